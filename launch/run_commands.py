@@ -1,0 +1,133 @@
+"""Commands that work on a run: its stages one by one, or all of them."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from launch import run_directory
+from tff_dpemb import config
+
+EXIT_RETRY = 75
+
+
+def _run_options(function: Callable[..., Any]) -> Callable[..., Any]:
+  for option in (
+    click.option(
+      '--set',
+      'overrides',
+      multiple=True,
+      metavar='SECTION.KEY=VALUE',
+      help='Override a key of the page; may be given often.',
+    ),
+    click.option(
+      '--runs',
+      default=run_directory.DEFAULT_RUNS,
+      show_default=True,
+      help='Directory of runs and of their common ledger.',
+    ),
+    click.argument('page', type=click.Path(), metavar='PAGE.toml'),
+  ):
+    function = option(function)
+  return function
+
+
+@contextlib.contextmanager
+def _open_run(
+  page: str, runs: str, overrides: tuple[str, ...]
+) -> Iterator[run_directory.RunDirectory]:
+  run_config = config.load(page, overrides=overrides)
+  run = run_directory.RunDirectory(run_config, runs=runs)
+  with _sigterm_ends_cleanly(), run.lock():
+    run.record_config()
+    yield run
+
+
+@contextlib.contextmanager
+def _sigterm_ends_cleanly() -> Iterator[None]:
+  """SIGTERM unwinds the program as Ctrl-C does, with the code for a retry.
+
+  The last finished round is on disk; a round in flight is given up.
+  """
+
+  def stop(number, frame):
+    del number, frame
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # A second one is at once.
+    sys.exit(EXIT_RETRY)
+
+  before = signal.signal(signal.SIGTERM, stop)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, before)
+
+
+def _command(name: str, stages: tuple[str, ...], text: str) -> click.Command:
+  """Returns a command that runs `stages` (functions of launch.stages)."""
+
+  @click.command(name=name, help=text)
+  @_run_options
+  def command(page, runs, overrides):
+    with _open_run(page, runs, overrides) as run:
+      from launch import stages as stages_module  # TensorFlow: seconds.
+
+      for stage in stages:
+        getattr(stages_module, stage)(run)
+
+  return command
+
+
+_EXAMPLE = '\b\nExample:\n  dpemb {} launch/configs/quickstart.toml\n'
+
+
+pretrain = _command(
+  'pretrain',
+  ('data', 'pretrain'),
+  'Pretrain the backbone on the public store.\n\n' + _EXAMPLE.format('pretrain'),
+)
+train = _command(
+  'train',
+  ('data', 'pretrain', 'train'),
+  'Run or resume DP-FedEmb rounds on the private store.\n\nEvery round is'
+  ' charged to the ledger before it runs. A killed run resumes at its last'
+  ' finished round when the same command is given again.\n\n'
+  + _EXAMPLE.format('train'),
+)
+evaluate = _command(
+  'evaluate',
+  ('evaluate',),
+  'Measure recall@FAR and retrieval on the held-out test identities.\n\n'
+  + _EXAMPLE.format('evaluate'),
+)
+export = _command(
+  'export',
+  ('export',),
+  'Write the trained model as SavedModel and TFLite, with its certificate.\n\n'
+  + _EXAMPLE.format('export'),
+)
+report = _command(
+  'report',
+  ('report',),
+  'Write report.json and report.html of a finished run.\n\n'
+  + _EXAMPLE.format('report'),
+)
+quickstart = _command(
+  'quickstart',
+  (
+    'data',
+    'pretrain',
+    'train',
+    'evaluate',
+    'export',
+    'serve_check',
+    'synthesize',
+    'report',
+  ),
+  'Run every stage of a page: data, pretraining, private training,'
+  ' evaluation, export, serving, synthetic embeddings, report.\n\nFinished'
+  ' stages are kept; give the same command again after an interruption.\n\n'
+  + _EXAMPLE.format('quickstart'),
+)

@@ -1,0 +1,123 @@
+"""The directory of one run: where each stage finds and leaves its artefacts."""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from tff_dpemb import artifacts
+from tff_dpemb import config
+
+DEFAULT_RUNS = 'runs'
+
+
+class RunError(RuntimeError):
+  """A run directory that another process uses, or that is not this run's."""
+
+
+class RunDirectory:
+  """Paths of one run under `<runs>/<name>/`."""
+
+  def __init__(self, run_config: config.RunConfig, *, runs: str | os.PathLike):
+    self.runs = pathlib.Path(runs)
+    self.root = self.runs / run_config.name
+    self.config = run_config
+    directory = run_config.data.directory
+    self.data = pathlib.Path(directory) if directory else self.root / 'data'
+    self.pretrained = self.root / 'pretrained'
+    self.training = self.root / 'training'
+    self.restricted = self.root / 'restricted'
+    self.evaluation = self.root / 'evaluation'
+    self.export = self.root / 'export'
+    self.index = self.root / 'index'
+    self.serving = self.root / 'serving'
+    self.synthetic = self.root / 'synthetic'
+    self.report_json = self.root / 'report.json'
+    self.report_html = self.root / 'report.html'
+
+  def store(self, name: str) -> pathlib.Path:
+    """Returns the path of a user store: public, private, validation, test."""
+    return self.data / name
+
+  @property
+  def ledger_url(self) -> str:
+    """Returns the ledger's URL: one for all runs of this directory."""
+    configured = self.config.privacy.ledger
+    return configured or f'sqlite:///{(self.runs / "ledger.sqlite").absolute()}'
+
+  @contextlib.contextmanager
+  def lock(self) -> Iterator[None]:
+    """Holds the run for this process; the kernel frees it however we end.
+
+    Raises:
+      RunError: Another process works on this run.
+    """
+    try:
+      self.root.mkdir(parents=True, exist_ok=True)
+      handle = os.open(self.root / '.lock', os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+      raise artifacts.ArtifactError(
+        f'{str(self.root)!r} must be a writable directory ({error.strerror});'
+        ' choose another with --runs.'
+      ) from error
+    try:
+      try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except OSError as error:
+        raise RunError(
+          f'run {self.config.name!r} must have one process at a time; another'
+          ' one works on it. Wait for it, or set another name.'
+        ) from error
+      yield
+    finally:
+      os.close(handle)
+
+  def record_config(self) -> None:
+    """Writes `config.json`, or checks that the run was started with this page.
+
+    Stages that only read may differ between calls (evaluation, serving).
+
+    Raises:
+      RunError: The run was started with another page.
+    """
+    path = self.root / 'config.json'
+    fixed = (
+      'data', 'model', 'pretraining', 'privacy', 'training', 'synthesis',
+    )  # fmt: skip
+    page = self.config.model_dump(mode='json')
+    if path.exists():
+      old = artifacts.read_json(path)
+      changed = [
+        f'{section}.{key}'
+        for section in fixed
+        for key, value in page[section].items()
+        if old.get(section, {}).get(key) != value
+      ]
+      if changed:
+        raise RunError(
+          f'run {self.config.name!r} was started with other values of'
+          f' {", ".join(changed)}; set another name, or remove'
+          f' {str(self.root)!r} (its noise stays charged in the ledger).'
+        )
+      return
+    artifacts.atomic_write_json(path, page)
+
+
+def read_stamp(directory: pathlib.Path, digest: str) -> dict[str, Any] | None:
+  """Returns a stage's `stage.json` if it was made from `digest`, else None."""
+  path = directory / 'stage.json'
+  if not path.exists():
+    return None
+  stamp = artifacts.read_json(path)
+  return stamp if stamp.get('inputs') == digest else None
+
+
+def write_stamp(
+  directory: pathlib.Path, digest: str, content: dict[str, Any]
+) -> dict[str, Any]:
+  """Writes `stage.json`: the stage is done, from these inputs."""
+  stamp = {**content, 'inputs': digest}
+  artifacts.atomic_write_json(directory / 'stage.json', stamp)
+  return stamp

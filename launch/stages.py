@@ -1,0 +1,342 @@
+"""The stages of a run, each from artefacts on disk to artefacts on disk.
+
+A stage that is done, from the same inputs, is not done again. Each takes the
+run's directory and returns nothing; what it found is in its `stage.json`.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+import numpy as np
+import tqdm
+
+from launch import revision
+from launch import run_directory
+from tff_dpemb.data import user_store
+from tff_dpemb.data.sources import glyphs
+from tff_dpemb.evaluation import retrieval
+from tff_dpemb.evaluation import verification
+from tff_dpemb.models import embedding_model
+from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy import ledger as ledger_lib
+from tff_dpemb.privacy import plan as plan_lib
+from tff_dpemb.training import executors
+from tff_dpemb.training import pretraining
+from tff_dpemb.training import program
+
+Run = run_directory.RunDirectory
+_LABEL = 'identity'
+MODEL_RELEASE = 'model'
+SYNTHETIC_RELEASE = 'synthetic'
+
+
+class StageError(RuntimeError):
+  """A stage whose inputs are missing: names the command that makes them."""
+
+
+class NothingToDoError(StageError):
+  """There is no data to work on."""
+
+  exit_code = 3
+
+
+def data(run: Run) -> None:
+  """Makes the bundled glyph data set unless the page names another one."""
+  if run.config.data.directory:
+    for name in ('public', 'private', 'validation', 'test'):
+      user_store.UserStore.open(run.store(name))
+    return
+  digest = run.config.digest('data')
+  stamp = run_directory.read_stamp(run.root / 'data_stage', digest)
+  if stamp is not None:
+    return
+  with _stage('data: glyphs from the bundle'):
+    glyphs.build_glyphs(run.data, config=run.config.data)
+    run_directory.write_stamp(run.root / 'data_stage', digest, {})
+
+
+def pretrain(run: Run) -> None:
+  """Public pretraining; the backbone's first weights if it is disabled."""
+  digest = run.config.digest('data', 'model', 'pretraining')
+  if run_directory.read_stamp(run.pretrained, digest) is not None:
+    return
+  public = user_store.UserStore.open(run.store('public'))
+  backbone = embedding_model.build_backbone(
+    run.config.model, public.image_shape
+  )
+  settings = run.config.pretraining
+  content: dict[str, Any] = {'enabled': settings.enabled, 'steps': 0}
+  if settings.enabled:
+    images, labels, _ = public.read_all()
+    with _stage('pretraining on public images'), _bar(
+      settings.steps, 'pretrain', 'step'
+    ) as bar:
+
+      def on_progress(done: int, loss: float) -> None:
+        bar.update(done - bar.n)
+        bar.set_postfix(loss=f'{loss:.3f}')
+
+      start = time.monotonic()
+      result = pretraining.pretrain(
+        backbone,
+        settings,
+        images=images,
+        labels=labels[_LABEL],
+        head_scale=run.config.model.head_scale,
+        on_progress=on_progress,
+      )
+      content.update(dataclasses.asdict(result))
+      content['seconds'] = time.monotonic() - start
+  content['public_store'] = public.digest
+  embedding_model.save_weights(
+    run.pretrained / 'weights.npz', embedding_model.get_weights(backbone)
+  )
+  run_directory.write_stamp(run.pretrained, digest, content)
+
+
+def private_plan(run: Run) -> plan_lib.PrivacyPlan:
+  """Returns the one plan of the run, for the users of its private store."""
+  private = user_store.UserStore.open(run.store('private'))
+  return plan_lib.plan_from_config(
+    run.config.privacy,
+    population=private.num_users,
+    rounds=run.config.training.rounds,
+    shares_virtual_client=run.config.privacy.share_virtual_clients,
+  )
+
+
+def train(run: Run) -> None:
+  """DP-FedEmb rounds: resumes at the last finished one."""
+  digest = _training_digest(run)
+  if run_directory.read_stamp(run.training, digest) is not None:
+    return
+  private = user_store.UserStore.open(run.store('private'))
+  validation = user_store.UserStore.open(run.store('validation'))
+  plan = private_plan(run)
+  backbone = embedding_model.build_backbone(
+    run.config.model, private.image_shape
+  )
+  pure = embedding_model.lift(backbone)
+  initial = embedding_model.load_weights(run.pretrained / 'weights.npz')
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(_stage('DP-FedEmb rounds on private users'))
+    ledger = stack.enter_context(open_ledger(run))
+    lease = ledger.acquire_lease(run.config.name, 'train')
+    stack.callback(ledger.release_lease, lease)
+    bar = stack.enter_context(
+      _bar(run.config.training.rounds, 'train', 'round')
+    )
+    charge = _round_charge(run, ledger, plan, lease)
+    curve = _Curve(run, backbone, validation)
+    if not checkpoints_exist(run):
+      curve.add(0, initial)
+
+    def on_round(report: program.RoundReport) -> None:
+      bar.update(report.round - bar.n)
+      bar.set_postfix(
+        clip=f'{report.clip_norm:.3f}',
+        update=f'{report.update_norm:.3f}',
+        epsilon=guarantee.epsilon_text(_spent(ledger, run, plan)),
+        recall=curve.last_text(),
+      )
+
+    executor = stack.enter_context(executors.local())
+    del executor
+    result = program.train(
+      run.config,
+      plan=plan,
+      store=private,
+      pure=pure,
+      initial_weights=initial,
+      paths=program.Paths(run.training / 'checkpoints', run.restricted),
+      charge=charge,
+      on_round=on_round,
+      on_evaluate=curve.add,
+    )
+  embedding_model.save_weights(run.training / 'weights.npz', result.weights)
+  run_directory.write_stamp(
+    run.training,
+    digest,
+    {
+      'rounds': result.rounds,
+      'replayed_rounds': result.replayed_rounds,
+      'seconds': result.seconds,
+      'examples': result.examples,
+      'final_clip_norm': result.final_clip_norm,
+      'plan': plan.to_json(),
+      'plan_digest': plan.digest(),
+      'private_store': private.digest,
+    },
+  )
+
+
+def evaluate(run: Run) -> None:
+  """Exact figures on the test identities, which nothing was chosen on."""
+  digest = run.config.digest(
+    'data', 'model', 'pretraining', 'privacy', 'training', 'evaluation'
+  )
+  if run_directory.read_stamp(run.evaluation, digest) is not None:
+    return
+  test = user_store.UserStore.open(run.store('test'))
+  images, labels, _ = test.read_all()
+  backbone = embedding_model.build_backbone(run.config.model, test.image_shape)
+  with _stage(f'evaluation on {test.num_users} held-out identities'):
+    content: dict[str, Any] = {}
+    for name, path in (
+      ('trained', run.training / 'weights.npz'),
+      ('pretraining_only', run.pretrained / 'weights.npz'),
+    ):
+      embedding_model.set_weights(backbone, embedding_model.load_weights(path))
+      embeddings = embedding_model.embed(backbone, images)
+      content[name] = _figures(run, embeddings, labels[_LABEL])
+    content['pixels'] = _figures(run, pixel_embeddings(images), labels[_LABEL])
+    run_directory.write_stamp(run.evaluation, digest, content)
+
+
+def pixel_embeddings(images: np.ndarray) -> np.ndarray:
+  """Returns unit-norm raw pixels [n, H*W*C], each image's mean removed.
+
+  A blank image, which has no direction, becomes a fixed unit vector.
+  """
+  flat = images.reshape(len(images), -1).astype(np.float64)
+  flat -= flat.mean(axis=1, keepdims=True)
+  norms = np.linalg.norm(flat, axis=1, keepdims=True)
+  blank = norms[:, 0] == 0
+  flat[blank, 0], norms[blank] = 1.0, 1.0
+  return (flat / norms).astype(np.float32)
+
+
+@contextlib.contextmanager
+def open_ledger(run: Run) -> Iterator[ledger_lib.Ledger]:
+  """Opens the ledger and makes sure that the page's budget is in it."""
+  run.runs.mkdir(parents=True, exist_ok=True)
+  with ledger_lib.Ledger.open(run.ledger_url) as ledger:
+    settings = run.config.privacy
+    if settings.budget_epsilon is not None:
+      plan = private_plan(run)
+      ledger.set_budget(
+        settings.population,
+        guarantee.Budget(settings.budget_epsilon, plan.delta),
+      )
+    yield ledger
+
+
+def checkpoints_exist(run: Run) -> bool:
+  """Returns whether training has a state to resume from."""
+  directory = run.training / 'checkpoints'
+  return directory.is_dir() and any(directory.iterdir())
+
+
+def _training_digest(run: Run) -> str:
+  return run.config.digest('data', 'model', 'pretraining', 'privacy', 'training')
+
+
+def _round_charge(run, ledger, plan, lease) -> Callable[[int], int]:
+  code = revision.code_revision()
+
+  def charge(number: int) -> int:
+    entry = ledger.charge(
+      population=run.config.privacy.population,
+      release=f'{run.config.name}/{MODEL_RELEASE}',
+      run=run.config.name,
+      event=plan.round_event(),
+      adjacency=plan.adjacency,
+      round_number=number,
+      plan_digest=plan.digest(),
+      config_digest=run.config.digest(),
+      code_revision=code,
+      lease=lease,
+    )
+    if entry.warning:
+      click.echo(f'warning: {entry.warning}', err=True)
+    return entry.attempt
+
+  return charge
+
+
+def _spent(ledger, run, plan) -> float:
+  """Returns epsilon of this run so far, replays included."""
+  draws = sum(
+    count
+    for _, count in ledger.draw_counts(
+      run=run.config.name, release=f'{run.config.name}/{MODEL_RELEASE}'
+    )
+  )
+  return plan.guarantee(draws).epsilon
+
+
+def _figures(run: Run, embeddings, identities) -> dict[str, Any]:
+  settings = run.config.evaluation
+  pairs = verification.verification_report(
+    embeddings,
+    identities,
+    false_accept_rates=settings.false_accept_rates,
+    confidence=settings.confidence,
+  )
+  neighbours = retrieval.retrieval_report(
+    embeddings, identities, confidence=settings.confidence
+  )
+  return {
+    'identities': pairs.identities,
+    'pairs': pairs.pairs,
+    'recall_at_far': {
+      f'{far:g}': figure.to_json()
+      for far, figure in pairs.recall_at_far.items()
+    },
+    'roc': [[p.false_accept_rate, p.recall] for p in pairs.roc],
+    'recall_at_1': neighbours.recall_at[1].to_json(),
+    'mean_average_precision': neighbours.mean_average_precision.to_json(),
+  }
+
+
+class _Curve:
+  """Validation figures by round: on held-out users outside the population."""
+
+  def __init__(self, run: Run, backbone, store: user_store.UserStore):
+    self._run = run
+    self._backbone = backbone
+    self._path = run.training / 'curve.json'
+    images, labels, _ = store.read_all()
+    self._images, self._identities = images, labels[_LABEL]
+    self._points: list[dict[str, float]] = []
+    if self._path.exists() and checkpoints_exist(run):
+      from tff_dpemb import artifacts
+
+      self._points = artifacts.read_json(self._path)
+
+  def add(self, number: int, weights) -> None:
+    from tff_dpemb import artifacts
+
+    embedding_model.set_weights(self._backbone, weights)
+    embeddings = embedding_model.embed(self._backbone, self._images)
+    figures = _figures(self._run, embeddings, self._identities)
+    point: dict[str, float] = {'round': number}
+    for far, figure in figures['recall_at_far'].items():
+      point[f'recall_at_far_{far}'] = figure['value']
+    point['recall_at_1'] = figures['recall_at_1']['value']
+    self._points = [p for p in self._points if p['round'] < number]
+    self._points.append(point)
+    artifacts.atomic_write_json(self._path, self._points)
+
+  def last_text(self) -> str:
+    if not self._points:
+      return '-'
+    return f'{self._points[-1]["recall_at_1"]:.3f}'
+
+
+@contextlib.contextmanager
+def _stage(title: str) -> Iterator[None]:
+  start = time.monotonic()
+  click.echo(f'== {title}')
+  yield
+  click.echo(f'   done in {time.monotonic() - start:.1f} s')
+
+
+def _bar(total: int, title: str, unit: str) -> tqdm.tqdm:
+  return tqdm.tqdm(
+    total=total, desc=title, unit=unit, dynamic_ncols=True, mininterval=0.5
+  )

@@ -1,0 +1,128 @@
+"""The bounded map, the noise and the denominator of the DP aggregators.
+
+Statistical checks state their false-alarm probability; the noise itself is
+seeded by the operating system, so they are not repeatable to the bit.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_dpemb.privacy import mechanisms
+from tff_dpemb.training import aggregators
+
+_TYPE = tff.types.to_type([(np.float32, [2, 3]), (np.float32, [6])])
+_TINY = 1e-9
+
+
+def _client(scale=1.0):
+  return [np.full([2, 3], scale, np.float32), np.full([6], scale, np.float32)]
+
+
+def _run(mechanism, clients, *, denominator=1.0, value_type=_TYPE):
+  process = aggregators.build_aggregator(
+    mechanism, denominator=denominator
+  ).create(value_type)
+  return process.next(process.initialize(), clients)
+
+
+def _norm(value):
+  return math.sqrt(sum(float(np.sum(np.square(x))) for x in value))
+
+
+@pytest.mark.parametrize(
+  'bad', [np.nan, np.inf, -np.inf, 1e30], ids=['nan', 'inf', '-inf', '1e30']
+)
+@pytest.mark.parametrize('kind', ['fixed', 'adaptive'])
+def test_a_non_finite_update_counts_as_zero(tff_worker, bad, kind):
+  """TFF's own factories return NaN for these; see Bounded in the module."""
+  mechanism = (
+    mechanisms.FixedClipGaussian(1.0, _TINY)
+    if kind == 'fixed'
+    else mechanisms.AdaptiveClipGaussian(1.0, _TINY, virtual_clients=20)
+  )
+  poisoned = _client()
+  poisoned[1][3] = bad
+  clean = [_client(0.1 * i) for i in range(19)]
+  with_bad = _run(mechanism, [*clean, poisoned])
+  with_zero = _run(mechanism, [*clean, _client(0.0)])
+  for ours, theirs in zip(with_bad.result, with_zero.result, strict=True):
+    assert np.all(np.isfinite(ours))
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+  assert with_bad.measurements['zeroed'] == 1
+  assert with_zero.measurements['zeroed'] == 0
+
+
+def test_sum_is_clipped_and_divided_by_the_public_constant(tff_worker):
+  mechanism = mechanisms.FixedClipGaussian(0.5, _TINY)
+  huge = _run(mechanism, [_client(1e6)], denominator=4.0)
+  assert _norm(huge.result) == pytest.approx(0.5 / 4, rel=1e-5)
+  small = _run(mechanism, [_client(0.01)] * 3, denominator=4.0)
+  np.testing.assert_allclose(small.result[0], 0.03 / 4, rtol=1e-5)
+
+
+def test_one_user_moves_the_sum_by_up_to_twice_the_clip(tff_worker):
+  """The worst case is reached: u and -u, both of norm C, in one slot."""
+  mechanism = mechanisms.FixedClipGaussian(0.5, _TINY)
+  others = [_client(0.3), _client(-0.2)]
+  before = _run(mechanism, [*others, _client(7.0)]).result
+  after = _run(mechanism, [*others, _client(-7.0)]).result
+  moved = _norm([x - y for x, y in zip(before, after, strict=True)])
+  assert moved <= 2 * 0.5 * (1 + 1e-5)
+  assert moved >= 1.99 * 0.5
+
+
+def test_noise_has_the_stated_deviation_and_tensors_do_not_share_it(tff_worker):
+  """20 000 draws a tensor; bounds of 5 sigma: false alarm below 1e-5."""
+  size = 20_000
+  value_type = tff.types.to_type([(np.float32, [size]), (np.float32, [size])])
+  mechanism = mechanisms.FixedClipGaussian(2.0, 1.5)
+  zeros = [np.zeros([size], np.float32)] * 2
+  first, second = _run(mechanism, [zeros], value_type=value_type).result
+  again, _ = _run(mechanism, [zeros], value_type=value_type).result
+  expected = 2.0 * 1.5
+  for noise in (first, second, again):
+    assert np.std(noise) == pytest.approx(
+      expected, abs=5 * expected / math.sqrt(2 * size)
+    )
+    assert abs(np.mean(noise)) < 5 * expected / math.sqrt(size)
+  for other in (second, again):
+    assert abs(np.corrcoef(first, other)[0, 1]) < 5 / math.sqrt(size)
+
+
+def test_adaptive_noise_follows_the_split_of_the_mechanism(tff_worker):
+  size = 20_000
+  value_type = tff.types.to_type([(np.float32, [size])])
+  mechanism = mechanisms.AdaptiveClipGaussian(1.0, 1.0, virtual_clients=20)
+  zeros = [np.zeros([size], np.float32)]
+  (noise,) = _run(mechanism, [zeros] * 20, value_type=value_type).result
+  expected = mechanism.value_noise_multiplier
+  assert expected == pytest.approx(1.1547, abs=1e-4)  # 20 clients: x 1.155.
+  assert np.std(noise) == pytest.approx(
+    expected, abs=5 * expected / math.sqrt(2 * size)
+  )
+
+
+def test_adaptive_clip_moves_towards_the_updates(tff_worker):
+  """20 equal updates of norm 1 and a first clip of .1: the clip must grow."""
+  mechanism = mechanisms.AdaptiveClipGaussian(0.1, 0.5, virtual_clients=20)
+  process = aggregators.build_aggregator(mechanism, denominator=20.0).create(
+    _TYPE
+  )
+  state = process.initialize()
+  clips = []
+  for _ in range(12):
+    output = process.next(state, [_client(1 / math.sqrt(12))] * 20)
+    state = output.state
+    clips.append(float(output.measurements['dp']['dp_query_metrics']['clip']))
+  # Without noise the clip would grow by exp(.1) a round, to .1 * exp(1.2).
+  assert 0.1 * math.exp(0.9) < clips[-1] < 0.1 * math.exp(1.5)
+
+
+def test_an_unknown_mechanism_is_refused():
+  with pytest.raises(ValueError, match='mechanism must be'):
+    aggregators.build_aggregator(
+      mechanisms.TreeGaussian(1.0, 1.0), denominator=1.0
+    )

@@ -1,0 +1,261 @@
+"""Run configuration: one frozen model a stage; TOML in, JSON and a digest out.
+
+A run page is a TOML file (see `launch/configs/`). `load` reads it, applies
+`--set section.key=value` overrides, and refuses unknown keys with the nearest
+right one. Nothing here imports TensorFlow.
+"""
+
+import difflib
+import hashlib
+import json
+import math
+import pathlib
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import pydantic
+
+
+class ConfigError(ValueError):
+  """A run page that breaks a rule: names the key, the rule and the value."""
+
+
+class _Section(pydantic.BaseModel):
+  """Base of every section: immutable, no unknown keys, finite numbers only."""
+
+  model_config = pydantic.ConfigDict(
+    frozen=True, extra='forbid', allow_inf_nan=False, strict=False
+  )
+
+
+_PositiveInt = typing.Annotated[int, pydantic.Field(gt=0)]
+_PositiveFloat = typing.Annotated[float, pydantic.Field(gt=0)]
+_NonNegativeFloat = typing.Annotated[float, pydantic.Field(ge=0)]
+_Probability = typing.Annotated[float, pydantic.Field(gt=0, lt=1)]
+_Name = typing.Annotated[
+  str, pydantic.Field(pattern=r'^[A-Za-z0-9][A-Za-z0-9._-]*$', max_length=64)
+]
+
+
+class DataConfig(_Section):
+  """Where the images come from.
+
+  A data set is a directory with four user stores: `public`, `private`,
+  `validation` and `test` (`tff_dpemb.data.user_store`).
+  """
+
+  directory: str = ''  # an existing data set; empty: make the bundled glyphs
+  images_per_identity: _PositiveInt = 12
+  validation_identities: _PositiveInt = 200
+  test_identities: _PositiveInt = 600
+  split_seed: int = 0  # which identities are held out; public
+  nuisance_seed: int = 0  # how the bundled glyphs are distorted; public
+
+
+class ModelConfig(_Section):
+  """The backbone and its embedding."""
+
+  backbone: Literal['lenet', 'lenet_small'] = 'lenet_small'
+  embedding_dim: _PositiveInt = 128
+  head_scale: _PositiveFloat = 10.0  # scale of the cosine softmax
+
+
+class PretrainingConfig(_Section):
+  """Public, centralised pretraining on the `public` store."""
+
+  enabled: bool = True
+  steps: _PositiveInt = 900
+  batch_size: _PositiveInt = 128
+  learning_rate: _PositiveFloat = 2e-3
+
+
+class PrivacyConfig(_Section):
+  """What is promised. `tff_dpemb.privacy.plan` turns it into one plan."""
+
+  population: _Name = 'glyphs'  # the data set of users that owns one budget
+  users_per_round: _PositiveInt = 256  # expected, a public constant
+  virtual_clients: _PositiveInt = 8
+  share_virtual_clients: bool = True  # False: each sampled user trains alone
+  clipping: Literal['adaptive', 'fixed'] = 'adaptive'
+  clip_norm: _PositiveFloat = 0.5  # initial clip norm when adaptive
+  target_unclipped_quantile: _Probability = 0.5
+  clip_learning_rate: _NonNegativeFloat = 0.2
+  noise_multiplier: _NonNegativeFloat = 0.03  # std on the sum / clip_norm
+  delta: _Probability | None = None  # default: population ** -1.1
+  budget_epsilon: _PositiveFloat | None = None  # None: no budget is enforced
+  simulation: bool = False  # noise stands for a larger population: see docs
+  extrapolate_to: tuple[_PositiveInt, ...] = (10**5, 10**6, 10**7)
+  ledger: str = ''  # SQLAlchemy URL; empty: sqlite in the runs directory
+
+
+class TrainingConfig(_Section):
+  """DP-FedEmb rounds (arXiv 2211.10844)."""
+
+  rounds: _PositiveInt = 30
+  local_tuning: Literal['head_first', 'joint'] = 'head_first'
+  aggregate: Literal['backbone', 'backbone_and_head'] = 'backbone'
+  max_examples_per_user: _PositiveInt = 8  # per round
+  max_users_per_virtual_client: _PositiveInt = 64  # overflow is dropped
+  head_steps: _PositiveInt = 30
+  head_learning_rate: _PositiveFloat = 2.0
+  head_momentum: _NonNegativeFloat = 0.9
+  backbone_epochs: _PositiveInt = 2
+  backbone_batch_size: _PositiveInt = 32
+  backbone_learning_rate: _PositiveFloat = 0.1
+  backbone_momentum: _NonNegativeFloat = 0.9
+  server_learning_rate: _PositiveFloat = 0.5
+  server_momentum: _NonNegativeFloat = 0.9
+  evaluate_every: int = pydantic.Field(default=5, ge=0)  # 0: never
+  checkpoints_kept: _PositiveInt = 2
+
+
+class EvaluationConfig(_Section):
+  """Figures on held-out identities."""
+
+  false_accept_rates: tuple[_Probability, ...] = (1e-3, 1e-2, 1e-1)
+  confidence: _Probability = 0.95
+
+
+class ExportConfig(_Section):
+  """SavedModel and TFLite; refused below the parity gate."""
+
+  min_cosine: _Probability = 0.9999
+  parity_images: _PositiveInt = 64
+
+
+class ServingConfig(_Section):
+  """The gRPC server."""
+
+  host: str = '127.0.0.1'
+  port: int = pydantic.Field(default=0, ge=0, le=65535)  # 0: any free port
+  neighbours: _PositiveInt = 8
+
+
+class SynthesisConfig(_Section):
+  """DP Gaussian mixture per class, sampled (arXiv 2506.16661)."""
+
+  label: str = 'category'  # store column with the public class set
+  classes: _PositiveInt = 10
+  components_per_class: _PositiveInt = 1
+  clustering_rounds: _PositiveInt = 2
+  projection_dim: _PositiveInt = 32
+  epsilon: _PositiveFloat = 8.0
+  delta: _Probability | None = None  # default: as for training
+  examples_per_class: _PositiveInt = 500
+  hidden_units: _PositiveInt = 64
+  epochs: _PositiveInt = 30
+
+
+class RunConfig(_Section):
+  """One run page: every stage of one run."""
+
+  name: _Name
+  data: DataConfig = DataConfig()
+  model: ModelConfig = ModelConfig()
+  pretraining: PretrainingConfig = PretrainingConfig()
+  privacy: PrivacyConfig = PrivacyConfig()
+  training: TrainingConfig = TrainingConfig()
+  evaluation: EvaluationConfig = EvaluationConfig()
+  export: ExportConfig = ExportConfig()
+  serving: ServingConfig = ServingConfig()
+  synthesis: SynthesisConfig = SynthesisConfig()
+
+  def to_json(self) -> str:
+    """Returns the canonical JSON of the page (sorted keys, no spaces)."""
+    return json.dumps(
+      self.model_dump(mode='json'), sort_keys=True, separators=(',', ':')
+    )
+
+  def digest(self, *sections: str) -> str:
+    """Returns the SHA-256 hex digest of the page, or of some sections of it."""
+    content = self.model_dump(mode='json')
+    if sections:
+      content = {section: content[section] for section in sections}
+    text = json.dumps(content, sort_keys=True, separators=(',', ':'))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def load(
+  path: str | pathlib.Path, *, overrides: Sequence[str] = ()
+) -> RunConfig:
+  """Returns the run page at `path` with `section.key=value` overrides applied.
+
+  Raises:
+    ConfigError: The file is missing or is not TOML, a key is unknown (the
+      message names the nearest right one), or a value breaks its rule.
+  """
+  path = pathlib.Path(path)
+  try:
+    content = tomllib.loads(path.read_text(encoding='utf-8'))
+  except OSError as error:
+    raise ConfigError(
+      f'config must be a readable file, got {str(path)!r} ({error.strerror}).'
+    ) from error
+  except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    raise ConfigError(f'config {str(path)!r} must be TOML: {error}.') from error
+  content.setdefault('name', path.stem)
+  for override in overrides:
+    _apply_override(content, override)
+  return from_mapping(content, source=str(path))
+
+
+def from_mapping(
+  content: Mapping[str, Any], *, source: str = 'config'
+) -> RunConfig:
+  """Returns the run page of a nested mapping; errors as in `load`."""
+  try:
+    return RunConfig.model_validate(content)
+  except pydantic.ValidationError as error:
+    lines = [_explain(dict(item)) for item in error.errors()]
+    raise ConfigError(f'{source}: ' + ' '.join(lines)) from error
+
+
+def _apply_override(content: dict[str, Any], override: str) -> None:
+  key, separator, text = override.partition('=')
+  parts = key.strip().split('.')
+  if not separator or not all(parts):
+    raise ConfigError(
+      f'--set must be section.key=value, got {override!r};'
+      ' for example --set training.rounds=10.'
+    )
+  try:
+    value = tomllib.loads(f'value = {text}')['value']
+  except tomllib.TOMLDecodeError:
+    value = text.strip()  # A bare word is a string.
+  for part in parts[:-1]:
+    content = content.setdefault(part, {})
+    if not isinstance(content, dict):
+      raise ConfigError(f'--set {key}: {part!r} must be a section, not a value.')
+  content[parts[-1]] = value
+
+
+def _explain(item: dict[str, Any]) -> str:
+  location = tuple(part for part in item['loc'] if isinstance(part, str))
+  name = '.'.join(str(part) for part in item['loc'])
+  value = item.get('input')
+  if item['type'] == 'extra_forbidden':
+    fields = _fields_at(location[:-1])
+    prefix = '.'.join(location[:-1])
+    near = difflib.get_close_matches(location[-1], fields, n=1, cutoff=0.0)
+    if near:
+      nearest = f'{prefix}.{near[0]}' if prefix else near[0]
+      return f'unknown key {name!r}; the nearest right one is {nearest!r}.'
+    return f'unknown key {name!r}.'
+  if item['type'] == 'missing':
+    return f'{name} must be set.'
+  if isinstance(value, float) and not math.isfinite(value):
+    return f'{name} must be a finite number, got {value}.'
+  message = item['msg'].removeprefix('Input should be ')
+  return f'{name} must be {message}, got {value!r}.'
+
+
+def _fields_at(location: tuple[str, ...]) -> list[str]:
+  model: Any = RunConfig
+  for part in location:
+    if isinstance(model, types.UnionType) or part not in model.model_fields:
+      return []
+    model = model.model_fields[part].annotation
+  return list(getattr(model, 'model_fields', ()))

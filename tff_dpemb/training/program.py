@@ -1,0 +1,310 @@
+"""The round loop: sample, charge, step, checkpoint, evaluate, stop.
+
+The order inside a round is what the privacy claim rests on. The cohort is
+drawn; the ledger entry for the round's noise is made durable; only then does
+the round run. A crash at any point can leave an entry for noise that nobody
+saw, never noise without an entry. A resumed run draws a new cohort and new
+noise for a round that it repeats, and pays for it again.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tff_dpemb import artifacts
+from tff_dpemb import config
+from tff_dpemb.data import cohorts
+from tff_dpemb.data import user_store
+from tff_dpemb.models import embedding_model
+from tff_dpemb.privacy import plan as privacy_plan
+from tff_dpemb.training import aggregators
+from tff_dpemb.training import checkpoints
+from tff_dpemb.training import client_work
+from tff_dpemb.training import process
+
+_LABEL = 'identity'
+
+
+class TrainingError(ValueError):
+  """A run that cannot start or go on: names the rule and the remedy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundReport:
+  """What one finished round shows its operator. Partly private: see below.
+
+  `clip_norm`, `update_norm` (of the noised mean) and `epsilon` follow from
+  released values. `loss`, `accuracy`, `users`, `examples` and `zeroed` are
+  computed on private data without noise and may only be kept under
+  `restricted/`.
+  """
+
+  round: int
+  attempt: int
+  seconds: float
+  clip_norm: float
+  update_norm: float
+  loss: float
+  accuracy: float
+  users: int
+  examples: int
+  zeroed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingResult:
+  """What a finished run did; `weights` are the released backbone weights."""
+
+  weights: Mapping[str, np.ndarray]
+  rounds: int
+  replayed_rounds: int
+  seconds: float
+  examples: int
+  final_clip_norm: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Paths:
+  """Where a run keeps what it makes."""
+
+  checkpoints: pathlib.Path
+  restricted: pathlib.Path  # un-noised metrics; never exported
+
+
+def train(
+  run_config: config.RunConfig,
+  *,
+  plan: privacy_plan.PrivacyPlan,
+  store: user_store.UserStore,
+  pure: embedding_model.PureBackbone,
+  initial_weights: Mapping[str, np.ndarray],
+  paths: Paths,
+  charge: Callable[[int], int],
+  on_round: Callable[[RoundReport], None] = lambda report: None,
+  on_evaluate: Callable[[int, Mapping[str, np.ndarray]], None] = (
+    lambda number, weights: None
+  ),
+) -> TrainingResult:
+  """Runs or resumes DP-FedEmb; must be called inside an executor's context.
+
+  Args:
+    run_config: The run page.
+    plan: What is promised; yields the cohort's probability and the mechanism.
+    store: The private users.
+    pure: The backbone.
+    initial_weights: Of the backbone by name; public.
+    paths: Where checkpoints and restricted metrics go.
+    charge: Makes the ledger entry of a round durable and returns the attempt
+      (1, or more for a repeated round); raises when the budget refuses it.
+    on_round: Called after each round.
+    on_evaluate: Called with the backbone's weights every `evaluate_every`
+      rounds, and after the last one.
+
+  Raises:
+    TrainingError: The population is too small, or does not fit the plan.
+  """
+  training = run_config.training
+  if store.num_users != plan.population:
+    raise TrainingError(
+      f'the plan is for {plan.population} users, the store has'
+      f' {store.num_users}; make the plan from this store.'
+    )
+  if store.num_users < 2:
+    raise TrainingError(
+      f'the private store must hold at least 2 users, got {store.num_users};'
+      ' one user cannot be hidden in a crowd of one.'
+    )
+  if tuple(store.image_shape) != pure.image_shape:
+    raise TrainingError(
+      f'images must have shape {pure.image_shape}, got {store.image_shape}.'
+    )
+  iterative, starting = _build(
+    run_config, plan, store, pure, initial_weights
+  )
+  template = iterative.initialize()
+  restored = checkpoints.load_latest(paths.checkpoints, template)
+  number, state = restored if restored is not None else (0, template)
+  history = _History(paths.restricted / 'training_metrics.jsonl')
+  replayed = 0
+  rng = cohorts.system_rng()
+  while number < training.rounds:
+    start = time.monotonic()
+    slots = draw_slots(plan, training, rng)
+    data = [client_data(store, users, training, rng) for users in slots]
+    attempt = charge(number)
+    replayed += attempt > 1
+    state, metrics = iterative.next(state, data)
+    number += 1
+    checkpoints.save(
+      paths.checkpoints, number, state, keep=training.checkpoints_kept
+    )
+    report = _report(
+      number, attempt, start, slots, state, metrics, training, plan
+    )
+    history.append(report)
+    on_round(report)
+    if _is_due(number, training):
+      on_evaluate(number, _backbone_weights(state, pure))
+  done = history.totals()
+  return TrainingResult(
+    weights=_backbone_weights(state, pure),
+    rounds=number,
+    replayed_rounds=done['replayed'],
+    seconds=done['seconds'],
+    examples=done['examples'],
+    final_clip_norm=_clip_norm(state, plan),
+  )
+
+
+def draw_slots(
+  plan: privacy_plan.PrivacyPlan,
+  training: config.TrainingConfig,
+  rng: np.random.Generator,
+) -> list[np.ndarray]:
+  """Returns the users of each virtual client of one round.
+
+  Poisson sampling of users; each is hashed independently into one of the
+  plan's slots, so that one user changes one slot. Overflow of a slot is
+  dropped by position within the slot, which depends on that slot alone.
+  Without virtual clients each sampled user is a slot.
+  """
+  users = cohorts.draw_cohort(
+    plan.population, plan.sampling_probability, rng=rng
+  )
+  if not plan.shares_virtual_client:
+    return [users[i : i + 1] for i in range(len(users))]
+  slots = cohorts.assign_virtual_clients(users, plan.virtual_clients, rng=rng)
+  limit = training.max_users_per_virtual_client
+  return [slot[:limit] for slot in slots]
+
+
+def client_data(
+  store: user_store.UserStore,
+  users: np.ndarray,
+  training: config.TrainingConfig,
+  rng: np.random.Generator,
+) -> client_work.ClientData:
+  """Returns what the virtual client of `users` (possibly none) holds."""
+  images, labels = [], []
+  for user in users:
+    examples = store.read_user(
+      int(user), max_examples=training.max_examples_per_user, rng=rng
+    )
+    images.append(examples.images)
+    labels.append(examples.labels[_LABEL])
+  seed = rng.integers(0, 2**31 - 1, 2).astype(np.int32)
+  if not images:
+    return client_work.ClientData(
+      np.zeros([0, *store.image_shape], np.uint8), np.zeros([0], np.int32), seed
+    )
+  identities = np.concatenate(labels).astype(np.int32)
+  if training.aggregate == 'backbone':
+    _, identities = np.unique(identities, return_inverse=True)
+  return client_work.ClientData(
+    np.concatenate(images), identities.astype(np.int32), seed
+  )
+
+
+def _build(run_config, plan, store, pure, initial_weights):
+  training = run_config.training
+  tuning = process.local_tuning_from_config(
+    run_config, num_classes=store.num_classes(_LABEL)
+  )
+  starting = [initial_weights[name] for name in pure.names]
+  if tuning.aggregate_head:
+    generator = np.random.default_rng(0)  # Public: nothing of the data is in.
+    head = 0.1 * generator.standard_normal(
+      [pure.embedding_dim, tuning.num_classes]
+    )
+    starting.append(head.astype(np.float32))
+  denominator = float(
+    plan.virtual_clients if plan.shares_virtual_client else plan.users_per_round
+  )
+  iterative = process.build_process(
+    pure,
+    tuning,
+    aggregators.build_aggregator(plan.mechanism, denominator=denominator),
+    initial_weights=starting,
+    server_learning_rate=training.server_learning_rate,
+    server_momentum=training.server_momentum,
+  )
+  return iterative, starting
+
+
+def _is_due(number: int, training: config.TrainingConfig) -> bool:
+  if number == training.rounds:
+    return True
+  return bool(training.evaluate_every) and number % training.evaluate_every == 0
+
+
+def _backbone_weights(state, pure) -> dict[str, np.ndarray]:
+  values = list(state.weights)[: len(pure.names)]
+  return dict(zip(pure.names, map(np.asarray, values), strict=True))
+
+
+def _clip_norm(state: Any, plan: privacy_plan.PrivacyPlan) -> float:
+  """Returns the clip norm that the next round would use."""
+  query_state = state.aggregator.query_state.numerator_state
+  sums = getattr(query_state, 'sum_state', query_state)
+  return float(sums.l2_norm_clip)
+
+
+def _report(number, attempt, start, slots, state, metrics, training, plan):
+  local = metrics['local']
+  examples = float(local['examples'])
+  return RoundReport(
+    round=number,
+    attempt=attempt,
+    seconds=time.monotonic() - start,
+    clip_norm=_clip_norm(state, plan),
+    update_norm=float(metrics['update_norm']),
+    loss=float(local['loss_sum']) / max(examples, 1.0),
+    accuracy=float(local['correct']) / max(examples, 1.0),
+    users=int(sum(len(slot) for slot in slots)),
+    examples=int(examples) * training.backbone_epochs,
+    zeroed=int(metrics['aggregation']['zeroed']),
+  )
+
+
+class _History:
+  """Restricted metrics as JSON lines; a line cut short by a crash is skipped."""
+
+  def __init__(self, path: pathlib.Path):
+    self._path = path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.chmod(path.parent, 0o700)
+
+  def append(self, report: RoundReport) -> None:
+    line = json.dumps(dataclasses.asdict(report))
+    try:
+      with self._path.open('a', encoding='utf-8') as file:
+        file.write(line + '\n')
+    except OSError as error:
+      raise artifacts.ArtifactError(
+        f'{str(self._path)!r} could not be written ({error.strerror}); free'
+        ' space, then run the same command again to resume.'
+      ) from error
+
+  def totals(self) -> dict[str, float]:
+    """Returns totals over the last report of each round."""
+    rounds: dict[int, dict[str, Any]] = {}
+    replayed = 0
+    if self._path.exists():
+      for line in self._path.read_text(encoding='utf-8').splitlines():
+        try:
+          report = json.loads(line)
+        except ValueError:
+          continue
+        rounds[report['round']] = report
+    replayed = sum(report['attempt'] > 1 for report in rounds.values())
+    return {
+      'seconds': sum(report['seconds'] for report in rounds.values()),
+      'examples': sum(report['examples'] for report in rounds.values()),
+      'replayed': replayed,
+    }
