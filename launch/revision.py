@@ -5,6 +5,8 @@ import importlib.metadata
 import pathlib
 import subprocess
 
+from tff_dpemb import artifacts
+
 
 @functools.cache
 def code_revision() -> str:
@@ -18,6 +20,12 @@ def code_revision() -> str:
     except (OSError, subprocess.SubprocessError):
       pass
   return f'tff-dpemb {importlib.metadata.version("tff-dpemb")}'
+
+
+def lock_digest() -> str:
+  """Returns the SHA-256 of uv.lock, or '' where the package is installed."""
+  path = pathlib.Path(__file__).resolve().parent.parent / 'uv.lock'
+  return artifacts.sha256_of(path) if path.exists() else ''
 
 
 def _git(root: pathlib.Path, *arguments: str) -> str:

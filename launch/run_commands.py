@@ -1,6 +1,7 @@
 """Commands that work on a run: its stages one by one, or all of them."""
 
 import contextlib
+import importlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -65,17 +66,17 @@ def _sigterm_ends_cleanly() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
-def _command(name: str, stages: tuple[str, ...], text: str) -> click.Command:
-  """Returns a command that runs `stages` (functions of launch.stages)."""
+def stage_command(name: str, stages: tuple[str, ...], text: str) -> click.Command:
+  """Returns a command that runs `stages` ('module:function' of launch)."""
 
   @click.command(name=name, help=text)
   @_run_options
   def command(page, runs, overrides):
     with _open_run(page, runs, overrides) as run:
-      from launch import stages as stages_module  # TensorFlow: seconds.
-
       for stage in stages:
-        getattr(stages_module, stage)(run)
+        module, _, function = stage.partition(':')
+        # Imported when needed: TensorFlow takes seconds.
+        getattr(importlib.import_module(f'launch.{module}'), function)(run)
 
   return command
 
@@ -83,48 +84,48 @@ def _command(name: str, stages: tuple[str, ...], text: str) -> click.Command:
 _EXAMPLE = '\b\nExample:\n  dpemb {} launch/configs/quickstart.toml\n'
 
 
-pretrain = _command(
+pretrain = stage_command(
   'pretrain',
-  ('data', 'pretrain'),
+  ('stages:data', 'stages:pretrain'),
   'Pretrain the backbone on the public store.\n\n' + _EXAMPLE.format('pretrain'),
 )
-train = _command(
+train = stage_command(
   'train',
-  ('data', 'pretrain', 'train'),
+  ('stages:data', 'stages:pretrain', 'stages:train'),
   'Run or resume DP-FedEmb rounds on the private store.\n\nEvery round is'
   ' charged to the ledger before it runs. A killed run resumes at its last'
   ' finished round when the same command is given again.\n\n'
   + _EXAMPLE.format('train'),
 )
-evaluate = _command(
+evaluate = stage_command(
   'evaluate',
-  ('evaluate',),
+  ('stages:evaluate',),
   'Measure recall@FAR and retrieval on the held-out test identities.\n\n'
   + _EXAMPLE.format('evaluate'),
 )
-export = _command(
+export = stage_command(
   'export',
-  ('export',),
+  ('publish_stages:export',),
   'Write the trained model as SavedModel and TFLite, with its certificate.\n\n'
   + _EXAMPLE.format('export'),
 )
-report = _command(
+report = stage_command(
   'report',
-  ('report',),
+  ('report_stage:report',),
   'Write report.json and report.html of a finished run.\n\n'
   + _EXAMPLE.format('report'),
 )
-quickstart = _command(
+quickstart = stage_command(
   'quickstart',
   (
-    'data',
-    'pretrain',
-    'train',
-    'evaluate',
-    'export',
-    'serve_check',
-    'synthesize',
-    'report',
+    'stages:data',
+    'stages:pretrain',
+    'stages:train',
+    'stages:evaluate',
+    'publish_stages:export',
+    'publish_stages:serve_check',
+    'publish_stages:synthesize',
+    'report_stage:report',
   ),
   'Run every stage of a page: data, pretraining, private training,'
   ' evaluation, export, serving, synthetic embeddings, report.\n\nFinished'

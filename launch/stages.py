@@ -6,6 +6,7 @@ run's directory and returns nothing; what it found is in its `stage.json`.
 
 import contextlib
 import dataclasses
+import pathlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ import tqdm
 
 from launch import revision
 from launch import run_directory
+from tff_dpemb import artifacts
 from tff_dpemb.data import user_store
 from tff_dpemb.data.sources import glyphs
 from tff_dpemb.evaluation import retrieval
@@ -54,7 +56,7 @@ def data(run: Run) -> None:
   stamp = run_directory.read_stamp(run.root / 'data_stage', digest)
   if stamp is not None:
     return
-  with _stage('data: glyphs from the bundle'):
+  with stage('data: glyphs from the bundle'):
     glyphs.build_glyphs(run.data, config=run.config.data)
     run_directory.write_stamp(run.root / 'data_stage', digest, {})
 
@@ -72,7 +74,7 @@ def pretrain(run: Run) -> None:
   content: dict[str, Any] = {'enabled': settings.enabled, 'steps': 0}
   if settings.enabled:
     images, labels, _ = public.read_all()
-    with _stage('pretraining on public images'), _bar(
+    with stage('pretraining on public images'), _bar(
       settings.steps, 'pretrain', 'step'
     ) as bar:
 
@@ -123,7 +125,7 @@ def train(run: Run) -> None:
   pure = embedding_model.lift(backbone)
   initial = embedding_model.load_weights(run.pretrained / 'weights.npz')
   with contextlib.ExitStack() as stack:
-    stack.enter_context(_stage('DP-FedEmb rounds on private users'))
+    stack.enter_context(stage('DP-FedEmb rounds on private users'))
     ledger = stack.enter_context(open_ledger(run))
     lease = ledger.acquire_lease(run.config.name, 'train')
     stack.callback(ledger.release_lease, lease)
@@ -140,7 +142,9 @@ def train(run: Run) -> None:
       bar.set_postfix(
         clip=f'{report.clip_norm:.3f}',
         update=f'{report.update_norm:.3f}',
-        epsilon=guarantee.epsilon_text(_spent(ledger, run, plan)),
+        epsilon=guarantee.epsilon_text(
+          plan.guarantee(draws_of_model(ledger, run)).epsilon
+        ),
         recall=curve.last_text(),
       )
 
@@ -181,10 +185,11 @@ def evaluate(run: Run) -> None:
   )
   if run_directory.read_stamp(run.evaluation, digest) is not None:
     return
+  read_done(run.training, 'train', run)
   test = user_store.UserStore.open(run.store('test'))
   images, labels, _ = test.read_all()
   backbone = embedding_model.build_backbone(run.config.model, test.image_shape)
-  with _stage(f'evaluation on {test.num_users} held-out identities'):
+  with stage(f'evaluation on {test.num_users} held-out identities'):
     content: dict[str, Any] = {}
     for name, path in (
       ('trained', run.training / 'weights.npz'),
@@ -225,6 +230,28 @@ def open_ledger(run: Run) -> Iterator[ledger_lib.Ledger]:
     yield ledger
 
 
+def model_release(run: Run) -> str:
+  """Returns the name that the trained model's noise is charged under."""
+  return f'{run.config.name}/{MODEL_RELEASE}'
+
+
+def read_done(
+  directory: pathlib.Path, command: str, run: Run
+) -> dict[str, Any]:
+  """Returns the `stage.json` of a finished stage.
+
+  Raises:
+    StageError: The stage is not done; names the command that does it.
+  """
+  path = directory / 'stage.json'
+  if not path.exists():
+    raise StageError(
+      f'run {run.config.name!r} must have finished `dpemb {command}`; give'
+      ' that command first.'
+    )
+  return artifacts.read_json(path)
+
+
 def checkpoints_exist(run: Run) -> bool:
   """Returns whether training has a state to resume from."""
   directory = run.training / 'checkpoints'
@@ -241,7 +268,7 @@ def _round_charge(run, ledger, plan, lease) -> Callable[[int], int]:
   def charge(number: int) -> int:
     entry = ledger.charge(
       population=run.config.privacy.population,
-      release=f'{run.config.name}/{MODEL_RELEASE}',
+      release=model_release(run),
       run=run.config.name,
       event=plan.round_event(),
       adjacency=plan.adjacency,
@@ -258,15 +285,10 @@ def _round_charge(run, ledger, plan, lease) -> Callable[[int], int]:
   return charge
 
 
-def _spent(ledger, run, plan) -> float:
-  """Returns epsilon of this run so far, replays included."""
-  draws = sum(
-    count
-    for _, count in ledger.draw_counts(
-      run=run.config.name, release=f'{run.config.name}/{MODEL_RELEASE}'
-    )
-  )
-  return plan.guarantee(draws).epsilon
+def draws_of_model(ledger: ledger_lib.Ledger, run: Run) -> int:
+  """Returns how often the run's training drew noise, replays included."""
+  counts = ledger.draw_counts(run=run.config.name, release=model_release(run))
+  return sum(count for _, count in counts)
 
 
 def _figures(run: Run, embeddings, identities) -> dict[str, Any]:
@@ -304,13 +326,9 @@ class _Curve:
     self._images, self._identities = images, labels[_LABEL]
     self._points: list[dict[str, float]] = []
     if self._path.exists() and checkpoints_exist(run):
-      from tff_dpemb import artifacts
-
       self._points = artifacts.read_json(self._path)
 
   def add(self, number: int, weights) -> None:
-    from tff_dpemb import artifacts
-
     embedding_model.set_weights(self._backbone, weights)
     embeddings = embedding_model.embed(self._backbone, self._images)
     figures = _figures(self._run, embeddings, self._identities)
@@ -329,7 +347,7 @@ class _Curve:
 
 
 @contextlib.contextmanager
-def _stage(title: str) -> Iterator[None]:
+def stage(title: str) -> Iterator[None]:
   start = time.monotonic()
   click.echo(f'== {title}')
   yield

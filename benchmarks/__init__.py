@@ -1,0 +1,1 @@
+"""Measured claims: every figure in the docs comes from one of these."""

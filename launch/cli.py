@@ -1,0 +1,219 @@
+"""The `dpemb` command: one subcommand a stage, loaded when it is called.
+
+The table below is all that `dpemb --help` reads, so help needs no framework.
+`main` is where domain errors end: one line on stderr and an exit code.
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | a fault of ours (a traceback is printed) |
+| 2 | wrong input: a config key, a file, a command line, a full disk |
+| 3 | nothing to do, or no data |
+| 4 | the privacy budget is spent |
+| 5 | a gate failed: parity, audit, verification |
+| 75 | stopped half-way with its state saved: run the same command again |
+| 130, 143 | interrupted (Ctrl-C), terminated |
+
+An error class chooses its code with an `exit_code` attribute; without one a
+domain error is wrong input.
+"""
+
+import contextlib
+import difflib
+import errno
+import importlib
+import importlib.metadata
+import os
+import signal
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+_PACKAGES = ('tff_dpemb', 'serving', 'protos', 'launch')
+_DEBUG_VARIABLE = 'DPEMB_DEBUG'  # 1: print tracebacks of domain errors too
+_WRONG_INPUT = 2
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+# Name: ('module:attribute', one line of help), in the order of the way
+# through the product.
+COMMANDS: dict[str, tuple[str, str]] = {
+  'quickstart': (
+    'launch.run_commands:quickstart',
+    'Run every stage of one page: data to report.',
+  ),
+  'doctor': ('launch.doctor:doctor', 'Check this machine; print the remedies.'),
+  'data': ('launch.data_commands:data', 'Make, show and verify image stores.'),
+  'plan': ('launch.privacy_commands:plan', 'Explain what a page would cost.'),
+  'pretrain': ('launch.run_commands:pretrain', 'Train on the public store.'),
+  'train': ('launch.run_commands:train', 'Run the private rounds, or resume.'),
+  'evaluate': (
+    'launch.run_commands:evaluate',
+    'Measure on held-out identities.',
+  ),
+  'export': ('launch.run_commands:export', 'Publish SavedModel and TFLite.'),
+  'index': ('launch.serving_commands:index', 'Index images for search.'),
+  'serve': ('launch.serving_commands:serve', 'Answer Embed and Search (gRPC).'),
+  'embed': ('launch.serving_commands:embed', 'Ask a server for embeddings.'),
+  'search': ('launch.serving_commands:search', 'Ask a server for neighbours.'),
+  'synthesize': (
+    'launch.synthesis_commands:synthesize',
+    'Publish private synthetic embeddings.',
+  ),
+  'report': ('launch.run_commands:report', 'Write report.json and .html.'),
+  'ledger': ('launch.privacy_commands:ledger', 'Show what was spent, by whom.'),
+  'certificate': (
+    'launch.privacy_commands:certificate',
+    'Show or verify a certificate.',
+  ),
+}
+
+
+class LazyGroup(click.Group):
+  """A group whose commands are imported when they are called."""
+
+  def list_commands(self, ctx: click.Context) -> list[str]:
+    return list(COMMANDS)
+
+  def get_command(
+    self, ctx: click.Context, cmd_name: str
+  ) -> click.Command | None:
+    if cmd_name not in COMMANDS:
+      return None
+    module, _, attribute = COMMANDS[cmd_name][0].partition(':')
+    return getattr(importlib.import_module(module), attribute)
+
+  def resolve_command(
+    self, ctx: click.Context, args: list[str]
+  ) -> tuple[str | None, click.Command | None, list[str]]:
+    name = args[0]
+    if name not in COMMANDS and not name.startswith('-'):
+      near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.0)
+      ctx.fail(f'no such command {name!r}; the nearest one is {near[0]!r}.')
+    return super().resolve_command(ctx, args)
+
+  def format_commands(
+    self, ctx: click.Context, formatter: click.HelpFormatter
+  ) -> None:
+    with formatter.section('Commands'):
+      formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(
+  cls=LazyGroup,
+  context_settings={'help_option_names': ['-h', '--help']},
+  epilog='Example: dpemb quickstart launch/configs/quickstart.toml',
+)
+@click.version_option(package_name='tff-dpemb', prog_name='dpemb')
+def cli() -> None:
+  """Image embeddings with user-level differential privacy."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+  """Runs the command line and exits with the code of the table above."""
+  # The frameworks' start-up chatter hides our own lines; a user may ask for it.
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  os.environ.setdefault('GRPC_VERBOSITY', 'ERROR')
+  if threading.current_thread() is threading.main_thread():
+    # Leave through `finally` and atexit, so that owned processes end too.
+    signal.signal(signal.SIGTERM, _terminate)
+  sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+  """Returns the exit code of a command line; prints its error if any."""
+  try:
+    result = cli.main(
+      args=None if arguments is None else list(arguments),
+      prog_name='dpemb',
+      standalone_mode=False,
+    )
+    sys.stdout.flush()
+    return result if type(result) is int else 0
+  except click.exceptions.Exit as error:
+    return error.exit_code
+  except (click.Abort, KeyboardInterrupt):
+    _print_error('interrupted.')
+    return 130
+  except click.ClickException as error:
+    _print_error(_usage_line(error))
+    return error.exit_code
+  except BrokenPipeError:
+    # The reader has gone (`dpemb ... | head`); keep Python from saying so.
+    with contextlib.suppress(OSError, ValueError):
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+  except Exception as error:  # noqa: BLE001  (every error ends here)
+    line = error_line(error)
+    if line is None or os.environ.get(_DEBUG_VARIABLE, '') not in ('', '0'):
+      traceback.print_exc()
+    if line is None:
+      return 1
+    _print_error(line)
+    return exit_code_of(error)
+
+
+def error_line(error: BaseException) -> str | None:
+  """Returns the line that explains an error, or None for a fault of ours."""
+  known = _domain_error(error)
+  if known is not None:
+    return ' '.join(str(known).split()) or type(known).__name__
+  if isinstance(error, OSError):
+    name = f' {error.filename!r}' if error.filename else ''
+    if error.errno in _DISK_FULL:
+      return (
+        f'the disk is full{name}; free space, then run the same command again.'
+      )
+    if error.errno == errno.EADDRINUSE:
+      return (
+        f'the port is in use{name}; stop what listens there or choose another,'
+        ' 0 for any free one.'
+      )
+    if error.filename and error.strerror:
+      return f'{error.strerror}:{name}.'
+  return None
+
+
+def exit_code_of(error: BaseException) -> int:
+  """Returns the exit code of an error that `error_line` explains."""
+  return int(getattr(_domain_error(error), 'exit_code', _WRONG_INPUT))
+
+
+def _domain_error(error: BaseException) -> BaseException | None:
+  """Returns the error of ours that this is, or was raised from, if any.
+
+  Beam raises again, from the original, what a worker raised.
+  """
+  seen: BaseException | None = error
+  while seen is not None:
+    if type(seen).__module__.partition('.')[0] in _PACKAGES:
+      return seen
+    seen = seen.__cause__
+  return None
+
+
+def _usage_line(error: click.ClickException) -> str:
+  line = ' '.join(error.format_message().split())
+  context: Any = getattr(error, 'ctx', None)
+  if context is not None:
+    line += f' Try: {context.command_path} --help'
+  return line
+
+
+def _print_error(line: str) -> None:
+  # stderr may be closed or on the full disk; the exit code still tells.
+  with contextlib.suppress(OSError, ValueError):
+    print(f'dpemb: error: {line}', file=sys.stderr, flush=True)
+
+
+def _terminate(number: int, frame: types.FrameType | None) -> NoReturn:
+  del frame
+  sys.exit(128 + number)
+
+
+if __name__ == '__main__':
+  main()

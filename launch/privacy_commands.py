@@ -1,0 +1,371 @@
+"""Commands on privacy: `plan`, `ledger` and `certificate`.
+
+Accounting libraries take seconds to import, so each command imports what it
+needs when it runs.
+"""
+
+import contextlib
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+_DEFAULT_LEDGER = 'runs/ledger.sqlite'
+
+
+@contextlib.contextmanager
+def _errors_as_lines() -> Iterator[None]:
+  """Turns domain errors into one line and exit code 1."""
+  from tff_dpemb import artifacts
+  from tff_dpemb.privacy import guarantee
+
+  try:
+    yield
+  except (guarantee.PrivacyError, artifacts.ArtifactError) as error:
+    raise click.ClickException(str(error)) from error
+
+
+def _ledger_option(command: Any) -> Any:
+  return click.option(
+    '--ledger',
+    'url',
+    default=_DEFAULT_LEDGER,
+    show_default=True,
+    metavar='URL',
+    help='SQLite file or SQLAlchemy URL.',
+  )(command)
+
+
+@click.command()
+@click.option(
+  '--population', type=click.IntRange(2), required=True, help='Users.'
+)
+@click.option(
+  '--epsilon', type=float, default=4.0, show_default=True, help='Budget.'
+)
+@click.option('--delta', type=float, help='Default: population ** -1.1.')
+@click.option('--rounds', type=click.IntRange(1), default=30, show_default=True)
+@click.option(
+  '--users-per-virtual-client',
+  type=click.IntRange(1),
+  default=32,
+  show_default=True,
+)
+@click.option(
+  '--cohort', 'cohorts', type=int, multiple=True, help='Users a round; repeat.'
+)
+@click.option('--json', 'as_json', is_flag=True, help='Print JSON.')
+def plan(
+  population: int,
+  epsilon: float,
+  delta: float | None,
+  rounds: int,
+  users_per_virtual_client: int,
+  cohorts: tuple[int, ...],
+  as_json: bool,
+) -> None:
+  """Shows which noise each cohort size needs for a budget.
+
+  User level, add-or-remove-one-user, Poisson sampling; one user moves the sum
+  by 2 x clip. The smaller the noise of the mean, the better it learns.
+
+  \b
+  Example:
+    dpemb plan --population 19547 --epsilon 4 --rounds 8
+  """
+  with _errors_as_lines():
+    from tff_dpemb.privacy import calibration
+    from tff_dpemb.privacy import plan as plan_lib
+
+    if delta is None:
+      delta = plan_lib.default_delta(population)
+    rows = calibration.cohort_table(
+      population,
+      epsilon=epsilon,
+      delta=delta,
+      rounds=rounds,
+      users_per_virtual_client=users_per_virtual_client,
+      cohorts=cohorts,
+    )
+  if as_json:
+    import dataclasses
+
+    click.echo(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
+    return
+  click.echo(
+    f'population {population}, {rounds} rounds, epsilon <= {epsilon:g} at delta'
+    f' {delta:.3g} (user level, add-or-remove-one-user)'
+  )
+  click.echo(
+    f'{"users/round":>12} {"virtual":>8} {"noise":>9} {"epsilon":>8}'
+    f' {"noise of mean":>14} {"users trained":>14}'
+  )
+  for row in rows:
+    click.echo(
+      f'{row.users_per_round:>12} {row.virtual_clients:>8}'
+      f' {row.noise_multiplier:>9.4g} {row.epsilon:>8.4g}'
+      f' {row.noise_of_mean:>14.4g} {row.users_trained:>14}'
+    )
+
+
+@click.group()
+def ledger() -> None:
+  """Looks at what has been spent: show, verify, export, budget.
+
+  The ledger lists every noise draw, written before its result was used.
+
+  \b
+  Example:
+    dpemb ledger show --ledger runs/ledger.sqlite
+  """
+
+
+@ledger.command('show')
+@_ledger_option
+@click.option('--population', help='Only this one.')
+@click.option('--delta', type=float, help='For populations without a budget.')
+@click.option('--entries', is_flag=True, help='List the entries too.')
+def ledger_show(
+  url: str, population: str | None, delta: float | None, entries: bool
+) -> None:
+  """Shows spent and remaining epsilon of each population.
+
+  \b
+  Example:
+    dpemb ledger show --population glyphs --delta 1e-5 --entries
+  """
+  with _errors_as_lines():
+    from tff_dpemb.privacy import guarantee
+    from tff_dpemb.privacy import ledger as ledger_lib
+
+    with ledger_lib.Ledger.open(url, create=False) as book:
+      names = book.populations() if population is None else [population]
+      if not names:
+        click.echo('the ledger is empty')
+      for name in names:
+        budget = book.budget(name)
+        draws = sum(count for _, count in book.draw_counts(population=name))
+        line = f'{name}: {draws} draws for {len(book.releases(name))} releases'
+        if budget is None and delta is None:
+          line += '; no budget (give --delta for epsilon)'
+        else:
+          spent = book.spent(name, delta)
+          line += f'; spent {spent.describe()}'
+          if budget is not None and delta in (None, budget.delta):
+            left = max(0.0, budget.epsilon - spent.epsilon)
+            line += (
+              f'; budget {budget.epsilon:g},'
+              f' left {guarantee.epsilon_text(left)}'
+            )
+          for warning in spent.warnings:
+            line += f'; warning: {warning}'
+        click.echo(line)
+      if entries:
+        for entry in book.entries(population=population):
+          where = '' if entry.round_number is None else entry.round_number
+          click.echo(
+            f'{entry.sequence:>6} {entry.recorded_at[:19]} {entry.kind:<8}'
+            f' {entry.population} {entry.release} {where}'
+            f' attempt {entry.attempt} {entry.digest[:12]}'
+          )
+
+
+@ledger.command('verify')
+@_ledger_option
+def ledger_verify(url: str) -> None:
+  """Checks the hash chain; exit code 1 if anything was changed.
+
+  Finds entries that were edited, deleted, reordered or replayed, and a ledger
+  that was truncated or replaced by an older copy.
+
+  \b
+  Example:
+    dpemb ledger verify --ledger runs/ledger.sqlite
+  """
+  with _errors_as_lines():
+    from tff_dpemb.privacy import ledger as ledger_lib
+
+    with ledger_lib.Ledger.open(url, create=False) as book:
+      problems = book.verify()
+      count, digest = book.head()
+  for problem in problems:
+    click.echo(f'problem: {problem}', err=True)
+  if problems:
+    raise SystemExit(1)
+  click.echo(f'{count} entries, chain whole, head {digest}')
+
+
+@ledger.command('export')
+@_ledger_option
+@click.option('--population', help='Only this one.')
+@click.option(
+  '--composed',
+  is_flag=True,
+  help='One dp_accounting event a population instead of the entries.',
+)
+def ledger_export(url: str, population: str | None, composed: bool) -> None:
+  """Prints entries as JSON lines, events in dp_accounting's form.
+
+  \b
+  Example:
+    dpemb ledger export --population glyphs > glyphs.jsonl
+  """
+  with _errors_as_lines():
+    from tff_dpemb.privacy import events
+    from tff_dpemb.privacy import ledger as ledger_lib
+
+    with ledger_lib.Ledger.open(url, create=False) as book:
+      if composed:
+        names = book.populations() if population is None else [population]
+        lines: list[dict[str, Any]] = [
+          {
+            'population': name,
+            'event': events.to_json(book.composed_event(name)),
+          }
+          for name in names
+        ]
+      else:
+        entries = book.entries(population=population)
+        lines = [entry.to_json() for entry in entries]
+  for line in lines:
+    click.echo(json.dumps(line, sort_keys=True))
+
+
+@ledger.command('budget')
+@_ledger_option
+@click.argument('population')
+@click.option('--epsilon', type=float, help='Set it to this.')
+@click.option('--delta', type=float, help='Set it to this.')
+@click.option('--replace', is_flag=True, help='Change a budget that is set.')
+@click.option('--approved-by', default='', help='Who allowed it; recorded.')
+def ledger_budget(
+  url: str,
+  population: str,
+  epsilon: float | None,
+  delta: float | None,
+  replace: bool,
+  approved_by: str,
+) -> None:
+  """Shows or sets the budget of a population, over all its releases.
+
+  A draw that would exceed it is refused before it runs.
+
+  \b
+  Example:
+    dpemb ledger budget glyphs --epsilon 8 --delta 1e-5 --approved-by dpo
+  """
+  with _errors_as_lines():
+    from tff_dpemb.privacy import guarantee
+    from tff_dpemb.privacy import ledger as ledger_lib
+
+    if (epsilon is None) != (delta is None):
+      raise click.UsageError('--epsilon and --delta must be given together.')
+    with ledger_lib.Ledger.open(url, create=epsilon is not None) as book:
+      if epsilon is not None:
+        book.set_budget(
+          population,
+          guarantee.Budget(epsilon, delta),
+          replace=replace,
+          approved_by=approved_by,
+        )
+      budget = book.budget(population)
+      if budget is None:
+        click.echo(f'{population}: no budget')
+        return
+      spent = book.spent(population)
+  click.echo(
+    f'{population}: budget epsilon {budget.epsilon:g} at delta'
+    f' {budget.delta:.3g}, spent {guarantee.epsilon_text(spent.epsilon)},'
+    f' left {max(0.0, budget.epsilon - spent.epsilon):.4g}'
+  )
+
+
+@click.group()
+def certificate() -> None:
+  """Reads and checks privacy certificates: show, verify.
+
+  \b
+  Example:
+    dpemb certificate verify runs/quickstart/export/1/certificate.json
+  """
+
+
+@certificate.command('show')
+@click.argument('path', required=False)
+@click.option(
+  '--format',
+  'form',
+  type=click.Choice(['markdown', 'html', 'json']),
+  default='markdown',
+  show_default=True,
+)
+@click.option('--schema', is_flag=True, help='Print the JSON Schema instead.')
+def certificate_show(path: str | None, form: str, schema: bool) -> None:
+  """Prints a certificate as a page.
+
+  \b
+  Example:
+    dpemb certificate show certificate.json --format html > certificate.html
+  """
+  with _errors_as_lines():
+    from tff_dpemb.privacy import certificate as certificate_lib
+    from tff_dpemb.privacy import certificate_schema
+
+    if schema:
+      click.echo(json.dumps(certificate_schema.SCHEMA, indent=2))
+      return
+    if path is None:
+      raise click.UsageError('PATH must be given.')
+    content = certificate_lib.read(_certificate_path(path))
+    problems = certificate_schema.problems(content)
+    if problems:
+      raise certificate_lib.CertificateError(problems[0])
+  match form:
+    case 'markdown':
+      click.echo(certificate_lib.to_markdown(content), nl=False)
+    case 'html':
+      click.echo(certificate_lib.to_html(content), nl=False)
+    case _:
+      click.echo(json.dumps(content, indent=2))
+
+
+@certificate.command('verify')
+@click.argument('path')
+@click.option('--ledger', 'url', metavar='URL', help='Check against this too.')
+def certificate_verify(path: str, url: str | None) -> None:
+  """Recomputes a certificate; exit code 1 if anything does not hold.
+
+  Epsilon is recomputed from the mechanism and the sampling alone, the hashes
+  of the artefacts beside it are checked, and with --ledger that every draw of
+  the release is certified.
+
+  \b
+  Example:
+    dpemb certificate verify export/1 --ledger runs/ledger.sqlite
+  """
+  with _errors_as_lines():
+    from tff_dpemb.privacy import certificate as certificate_lib
+    from tff_dpemb.privacy import ledger as ledger_lib
+
+    place = _certificate_path(path)
+    with contextlib.ExitStack() as stack:
+      book = None
+      if url is not None:
+        book = stack.enter_context(ledger_lib.Ledger.open(url, create=False))
+      problems = certificate_lib.verify(place, ledger=book)
+    for problem in problems:
+      click.echo(f'problem: {problem}', err=True)
+    if problems:
+      raise SystemExit(1)
+    content = certificate_lib.read(place)
+  click.echo(f'holds: {content["statement"]["text"]}')
+  if url is None:
+    click.echo('not checked against a ledger (give --ledger)')
+
+
+def _certificate_path(path: str) -> pathlib.Path:
+  """Returns the file, given it or the directory that it lies in."""
+  place = pathlib.Path(path)
+  return place / 'certificate.json' if place.is_dir() else place

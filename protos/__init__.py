@@ -1,0 +1,1 @@
+"""gRPC interfaces of the product and the code generated from them."""

@@ -1,0 +1,1 @@
+"""The gRPC server: embeds images and finds their nearest neighbours."""

@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+
+from tff_dpemb.data import data_sets
+from tff_dpemb.data import user_store
+
+
+def _write(directory, users_of, label='a'):
+  for split, users in users_of.items():
+    with user_store.StoreWriter(
+      directory / split,
+      name=split,
+      image_shape=(2, 2, 1),
+      label_names={'identity': [label]},
+    ) as writer:
+      for user in users:
+        images = np.zeros((1, 2, 2, 1), np.uint8)
+        writer.add_user(user, images, {'identity': 0})
+  data_sets.write_manifest(directory, source='test', options={})
+
+
+_USERS = {
+  'public': ['p'],
+  'private': ['a', 'b'],
+  'validation': ['c'],
+  'test': ['d'],
+}
+
+
+class TestSplitIdentities:
+  def test_partition(self):
+    splits = data_sets.split_identities(100, validation=10, test=25, seed=3)
+    assert {name: len(part) for name, part in splits.items()} == {
+      'private': 65,
+      'validation': 10,
+      'test': 25,
+    }
+    assert sorted(np.concatenate(list(splits.values()))) == list(range(100))
+    for part in splits.values():
+      assert np.all(np.diff(part) > 0)
+
+  def test_the_test_split_does_not_depend_on_validation(self):
+    one = data_sets.split_identities(100, validation=10, test=25, seed=3)
+    two = data_sets.split_identities(100, validation=50, test=25, seed=3)
+    np.testing.assert_array_equal(one['test'], two['test'])
+
+  def test_seed_chooses(self):
+    one = data_sets.split_identities(100, validation=10, test=25, seed=3)
+    two = data_sets.split_identities(100, validation=10, test=25, seed=4)
+    assert not np.array_equal(one['test'], two['test'])
+
+  def test_someone_must_stay_private(self):
+    with pytest.raises(data_sets.DataError, match='of 30, got 10 \\+ 20'):
+      data_sets.split_identities(30, validation=10, test=20, seed=0)
+
+
+class TestVerify:
+  def test_whole(self, tmp_path):
+    _write(tmp_path, _USERS)
+    assert data_sets.verify(tmp_path) == {
+      'public': 1,
+      'private': 2,
+      'validation': 1,
+      'test': 1,
+    }
+
+  def test_public_may_be_missing(self, tmp_path):
+    _write(tmp_path, {k: v for k, v in _USERS.items() if k != 'public'})
+    assert 'public' not in data_sets.open_stores(tmp_path)
+    assert data_sets.verify(tmp_path)['test'] == 1
+
+  @pytest.mark.parametrize('split', ['private', 'validation', 'test'])
+  def test_others_may_not(self, tmp_path, split):
+    with pytest.raises(user_store.StoreError, match=split):
+      _write(tmp_path, {k: v for k, v in _USERS.items() if k != split})
+
+  def test_overlap(self, tmp_path):
+    _write(tmp_path, {**_USERS, 'test': ['d', 'a']})
+    with pytest.raises(data_sets.DataError, match='share no user, got 1'):
+      data_sets.verify(tmp_path)
+
+  def test_exchanged_store(self, tmp_path):
+    _write(tmp_path / 'one', _USERS)
+    _write(tmp_path / 'two', _USERS, label='b')
+    (tmp_path / 'one' / 'test').rename(tmp_path / 'old')
+    (tmp_path / 'two' / 'test').rename(tmp_path / 'one' / 'test')
+    with pytest.raises(data_sets.DataError, match=r"\['test'\]"):
+      data_sets.verify(tmp_path / 'one')
+
+  def test_missing_directory(self, tmp_path):
+    with pytest.raises(user_store.StoreError, match='data set directory'):
+      data_sets.open_stores(tmp_path / 'nothing')

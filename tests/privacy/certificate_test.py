@@ -1,0 +1,494 @@
+"""Certificates: built from the ledger, recomputed, and hard to bend."""
+
+import copy
+import json
+import math
+
+import pytest
+from dp_accounting import dp_event
+
+from tff_dpemb import artifacts
+from tff_dpemb.privacy import certificate as certificate_lib
+from tff_dpemb.privacy import certificate_schema
+from tff_dpemb.privacy import events
+from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy import ledger as ledger_lib
+from tff_dpemb.privacy import mechanisms
+from tff_dpemb.privacy import plan as plan_lib
+
+_PLAN = plan_lib.PrivacyPlan(
+  sampler=plan_lib.PoissonSampler(5000, 256),
+  mechanism=mechanisms.AdaptiveClipGaussian(0.5, 2.0, 40),
+  virtual_clients=40,
+  rounds=6,
+  delta=5000**-1.1,
+)
+_QUERIES = (
+  {'name': 'counts', 'noise_multiplier': 8.0, 'sensitivity': 1.0},
+  {'name': 'sums', 'noise_multiplier': 4.0, 'sensitivity': 1.0, 'times': 2},
+)
+_RELEASE_EVENT = dp_event.ComposedDpEvent(
+  [
+    dp_event.GaussianDpEvent(8.0),
+    dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(4.0), 2),
+  ]
+)
+
+
+def _charge(book, number, **changes):
+  values = {
+    'population': 'glyphs',
+    'release': 'quick/model',
+    'run': 'quick',
+    'event': _PLAN.round_event(),
+    'round_number': number,
+  }
+  return book.charge(**(values | changes))
+
+
+@pytest.fixture(name='book')
+def _book(tmp_path):
+  with ledger_lib.Ledger.open(tmp_path / 'ledger.sqlite') as book:
+    book.set_budget('glyphs', guarantee.Budget(8.0, _PLAN.delta))
+    for number in (0, 1, 2, 3, 4, 4, 5):  # Round 4 was drawn again.
+      _charge(book, number)
+    _charge(book, None, release='quick/synthetic', event=_RELEASE_EVENT)
+    yield book
+
+
+def _for_training(book, **changes):
+  values = {
+    'plan': _PLAN,
+    'ledger': book,
+    'population': 'glyphs',
+    'run': 'quick',
+    'release': 'quick/model',
+    'rounds_completed': 6,
+    'simulation': False,
+    'final_clip_norm': 0.41,
+    'max_examples_per_user': 8,
+    'seen_without_protection': ('training loss', 'cohort sizes'),
+    'config_digest': 'b' * 64,
+    'code_revision': 'c0ffee',
+  }
+  return certificate_lib.build_for_training(**(values | changes))
+
+
+def _for_synthesis(book, **changes):
+  values = {
+    'ledger': book,
+    'population': 'glyphs',
+    'run': 'quick',
+    'release': 'quick/synthetic',
+    'population_size': 5000,
+    'delta': _PLAN.delta,
+    'simulation': False,
+    'queries': _QUERIES,
+    'covariance_floor': 1e-4,
+    'dropped_classes': ('radical 9',),
+    'utility': {'accuracy': 0.7},
+  }
+  return certificate_lib.build_for_synthesis(**(values | changes))
+
+
+def test_a_model_certificate_states_the_run_as_executed(book):
+  content = _for_training(book)
+  assert certificate_lib.verify(content, ledger=book) == []
+  numbers = content['accounting']
+  assert numbers['epsilon'] == pytest.approx(_PLAN.guarantee(7).epsilon)
+  assert numbers['delta'] == _PLAN.delta
+  assert [item['delta'] for item in numbers['epsilon_at_deltas']] == (
+    pytest.approx([_PLAN.delta / 100, _PLAN.delta / 10, _PLAN.delta])
+  )
+  assert numbers['unamplified_epsilon'] == pytest.approx(
+    _PLAN.unamplified_epsilon(7)
+  )
+  assert numbers['unamplified_mu_gdp'] == pytest.approx(math.sqrt(7))
+  assert events.from_json(numbers['event']) == _PLAN.event(7)
+  assert content['mechanism']['draws'] == 7
+  assert content['mechanism']['replays'] == 1
+  assert content['mechanism']['noise_multiplier'] == 2.0
+  assert content['mechanism']['value_noise_multiplier'] == pytest.approx(
+    (2.0**-2 - 4.0**-2) ** -0.5
+  )
+  assert content['adjacency']['sensitivity_multiple'] == 2
+  assert content['sampling']['probability'] == 256 / 5000
+  assert content['simulation'] is False
+  assert content['audit'] == {'status': 'not run'}
+  assert content['composition']['releases'] == [
+    'quick/model',
+    'quick/synthetic',
+  ]
+  spent = book.spent('glyphs').epsilon
+  assert content['composition']['epsilon'] == pytest.approx(spent)
+  assert content['composition']['remaining_epsilon'] == pytest.approx(8 - spent)
+  assert content['provenance']['plan_digest'] == _PLAN.digest()
+  assert 'reasonable' in content['statement']['strength']
+
+
+def test_a_synthetic_certificate_states_what_was_charged(book):
+  content = _for_synthesis(book)
+  assert certificate_lib.verify(content, ledger=book) == []
+  numbers = content['accounting']
+  multiplier = (8.0**-2 + 2 * 4.0**-2) ** -0.5
+  assert numbers['unamplified_mu_gdp'] == pytest.approx(1 / multiplier)
+  assert numbers['epsilon'] == numbers['unamplified_epsilon']
+  assert numbers['zcdp_rho'] == pytest.approx(0.5 / multiplier**2)
+  assert content['utility']['dropped_classes'] == ['radical 9']
+
+
+def test_all_sixteen_points_are_there(book):
+  for content in (_for_training(book), _for_synthesis(book)):
+    for part in (
+      'setting unit adjacency released data_accesses mechanism sampling'
+      ' accounting tuning public_data randomness audit utility composition'
+      ' provenance statement'
+    ).split():
+      assert content[part], part
+    assert json.loads(json.dumps(content, allow_nan=False)) == content
+
+
+def test_a_simulation_says_so_and_keeps_the_honest_figure(book):
+  content = _for_training(book, simulation=True)
+  assert content['simulation'] is True
+  assert 'simulation' in content['statement']['text']
+  assert (
+    content['accounting']['epsilon']
+    == _for_training(book)['accounting']['epsilon']
+  )
+
+
+def test_no_noise_is_certified_as_no_guarantee(book):
+  plan = plan_lib.PrivacyPlan(
+    sampler=_PLAN.sampler,
+    mechanism=mechanisms.FixedClipGaussian(0.5, 0.0),
+    virtual_clients=40,
+    rounds=1,
+    delta=_PLAN.delta,
+  )
+  _charge(
+    book,
+    0,
+    population='unprotected',
+    run='plain',
+    release='plain/model',
+    event=plan.round_event(),
+  )
+  content = _for_training(
+    book,
+    plan=plan,
+    population='unprotected',
+    run='plain',
+    release='plain/model',
+    rounds_completed=1,
+  )
+  assert content['accounting']['epsilon'] is None
+  assert 'no guarantee' in content['statement']['text']
+  assert content['statement']['strength'] == 'none'
+  assert certificate_lib.verify(content, ledger=book) == []
+  content['accounting']['epsilon'] = 1.0
+  assert certificate_lib.verify(certificate_lib.seal(content)) != []
+
+
+# ---- altered numbers: each alone, the digest made anew as a forger would ----
+
+
+def _set(content, path, value):
+  *parents, last = path
+  for key in parents:
+    content = content[key]
+  assert content[last] != value
+  content[last] = value
+
+
+_MODEL_CHANGES = [
+  (('accounting', 'epsilon'), lambda value: value * 0.99),
+  (('accounting', 'epsilon'), lambda value: None),
+  (('accounting', 'delta'), lambda value: value / 2),
+  (('accounting', 'delta'), lambda value: value * 1.01),
+  (('accounting', 'cross_check_epsilon'), lambda value: value * 1.01),
+  (('accounting', 'unamplified_epsilon'), lambda value: value * 0.9),
+  (('accounting', 'unamplified_mu_gdp'), lambda value: value * 0.9),
+  (('accounting', 'zcdp_rho'), lambda value: value * 0.9),
+  (('accounting', 'discretisation'), lambda value: value / 2),
+  (('accounting', 'epsilon_at_deltas', 0, 'epsilon'), lambda v: v * 0.9),
+  (('accounting', 'epsilon_at_deltas', 1, 'delta'), lambda v: v * 2),
+  (('accounting', 'epsilon_at_deltas'), lambda value: value[:2]),
+  (('accounting', 'event', 'count'), lambda value: value - 1),
+  (('accounting', 'accountant'), lambda value: 'RDP'),
+  (('accounting', 'statement'), lambda value: value + '!'),
+  (('mechanism', 'noise_multiplier'), lambda value: value * 1.01),
+  (('mechanism', 'value_noise_multiplier'), lambda value: value * 1.01),
+  (('mechanism', 'clipped_count_stddev'), lambda value: value * 1.01),
+  (('mechanism', 'kind'), lambda value: 'fixed'),
+  (('mechanism', 'draws'), lambda value: value - 1),
+  (('mechanism', 'replays'), lambda value: value - 1),
+  (('mechanism', 'rounds_completed'), lambda value: value - 1),
+  (('mechanism', 'rounds_planned'), lambda value: value + 1),
+  (('mechanism', 'virtual_clients'), lambda value: value + 1),
+  (('sampling', 'population'), lambda value: value * 2),
+  (('sampling', 'users_per_round'), lambda value: value / 2),
+  (('sampling', 'probability'), lambda value: value / 2),
+  (('sampling', 'virtual_clients'), lambda value: value + 1),
+  (('sampling', 'sampler'), lambda value: 'fixed-size'),
+  (('adjacency', 'relation'), lambda value: 'replace-one-user'),
+  (('adjacency', 'sensitivity_multiple'), lambda value: 1.0),
+  (('adjacency', 'shares_virtual_client'), lambda value: False),
+  (('provenance', 'plan_digest'), lambda value: '0' * 64),
+  (('statement', 'strength'), lambda value: 'strong (epsilon <= 1)'),
+]
+
+
+@pytest.fixture(name='model', scope='module')
+def _model(tmp_path_factory):
+  path = tmp_path_factory.mktemp('model') / 'ledger.sqlite'
+  with ledger_lib.Ledger.open(path) as book:
+    for number in (0, 1, 2, 3, 4, 4, 5):
+      _charge(book, number)
+    return _for_training(book)
+
+
+@pytest.mark.parametrize(
+  ('path', 'change'),
+  _MODEL_CHANGES,
+  ids=['.'.join(map(str, path)) for path, _ in _MODEL_CHANGES],
+)
+def test_an_altered_model_certificate_does_not_verify(model, path, change):
+  content = copy.deepcopy(model)
+  value = content
+  for key in path:
+    value = value[key]
+  _set(content, path, change(value))
+  assert any('digest' in item for item in certificate_lib.verify(content))
+  problems = certificate_lib.verify(certificate_lib.seal(content))
+  assert problems
+  assert not any(item.startswith('digest') for item in problems)
+
+
+_SYNTHETIC_CHANGES = [
+  (('accounting', 'epsilon'), lambda value: value * 0.99),
+  (('accounting', 'delta'), lambda value: value / 2),
+  (('sampling', 'population'), lambda value: value * 2),
+  (('sampling', 'users_per_round'), lambda value: value / 2),
+  (('sampling', 'probability'), lambda value: 0.5),
+  (('adjacency', 'sensitivity_multiple'), lambda value: 2.0),
+  (('mechanism', 'draws', 0, 'count'), lambda value: value + 1),
+  (
+    ('mechanism', 'draws', 0, 'event'),
+    lambda value: events.to_json(dp_event.GaussianDpEvent(9.0)),
+  ),
+  (('mechanism', 'queries', 0, 'noise_multiplier'), lambda value: value * 2),
+  (('mechanism', 'queries', 1, 'times'), lambda value: 1),
+]
+
+
+@pytest.mark.parametrize(
+  ('path', 'change'),
+  _SYNTHETIC_CHANGES,
+  ids=['.'.join(map(str, path)) for path, _ in _SYNTHETIC_CHANGES],
+)
+def test_an_altered_synthetic_certificate_does_not_verify(book, path, change):
+  content = _for_synthesis(book)
+  value = content
+  for key in path:
+    value = value[key]
+  _set(content, path, change(value))
+  assert certificate_lib.verify(certificate_lib.seal(content))
+
+
+@pytest.mark.parametrize('part', ['utility', 'provenance', 'setting'])
+def test_any_other_change_breaks_the_digest(model, part):
+  content = copy.deepcopy(model)
+  key = next(iter(content[part]))
+  content[part][key] = 'something else'
+  assert certificate_lib.verify(content)
+
+
+# ---- what a certificate may not hold ----
+
+
+def test_extrapolated_figures_are_refused(book):
+  with pytest.raises(certificate_lib.CertificateError, match='extrapolated'):
+    _for_training(book, utility={'extrapolated_epsilon': 1.0})
+  content = _for_training(book)
+  content['utility']['measures'] = {'deep': [{'Extrapolated': 1.0}]}
+  problems = certificate_lib.verify(certificate_lib.seal(content))
+  assert 'nothing like it was run' in problems[0]
+
+
+def test_a_fixed_seed_gets_no_certificate(book):
+  for build in (_for_training, _for_synthesis):
+    with pytest.raises(certificate_lib.CertificateError, match='fixed seed'):
+      build(book, fixed_seed=True)
+
+
+def test_figures_that_are_no_numbers_are_refused(book):
+  with pytest.raises(certificate_lib.CertificateError, match='finite JSON'):
+    _for_training(book, utility={'recall': math.nan})
+
+
+def test_another_plan_than_the_charged_one_is_refused(book):
+  other = plan_lib.PrivacyPlan(
+    sampler=plan_lib.PoissonSampler(5000, 200),
+    mechanism=_PLAN.mechanism,
+    virtual_clients=40,
+    rounds=6,
+    delta=_PLAN.delta,
+  )
+  with pytest.raises(certificate_lib.CertificateError, match='another plan'):
+    _for_training(book, plan=other)
+
+
+def test_fewer_draws_than_rounds_are_refused(book):
+  with pytest.raises(certificate_lib.CertificateError, match='a draw for each'):
+    _for_training(book, rounds_completed=8)
+
+
+def test_a_release_that_was_not_charged_is_refused(book):
+  with pytest.raises(certificate_lib.CertificateError, match='got none'):
+    _for_synthesis(book, release='quick/elsewhere')
+  with pytest.raises(certificate_lib.CertificateError, match='0 draws'):
+    _for_training(book, release='quick/elsewhere')
+
+
+def test_queries_that_reveal_more_than_was_charged_are_refused(book):
+  with pytest.raises(certificate_lib.CertificateError, match='as revealing'):
+    _for_synthesis(
+      book, queries=[*_QUERIES, {'name': 'more', 'noise_multiplier': 1.0}]
+    )
+
+
+def test_a_release_that_was_drawn_again_is_certified_twice(book):
+  once = _for_synthesis(book)['accounting']['epsilon']
+  _charge(book, None, release='quick/synthetic', event=_RELEASE_EVENT)
+  content = _for_synthesis(book)
+  assert certificate_lib.verify(content, ledger=book) == []
+  assert content['accounting']['epsilon'] > once
+
+
+def test_delta_must_be_below_one_over_the_population(book):
+  with pytest.raises(certificate_lib.CertificateError, match='1 / population'):
+    _for_synthesis(book, delta=1 / 5000)
+
+
+# ---- against the ledger ----
+
+
+def test_a_later_draw_makes_the_certificate_claim_too_little(book):
+  content = _for_training(book)
+  _charge(book, 5)
+  problems = certificate_lib.verify(content, ledger=book)
+  assert any('claims less than was spent' in item for item in problems)
+
+
+def test_a_consistent_forgery_is_found_by_the_ledger(book, tmp_path):
+  """Fewer rounds, everything else recomputed: only the ledger can tell."""
+  with ledger_lib.Ledger.open(tmp_path / 'other.sqlite') as other:
+    for number in range(6):
+      _charge(other, number)
+    forged = _for_training(other)
+  assert certificate_lib.verify(forged) == []
+  problems = certificate_lib.verify(forged, ledger=book)
+  assert any('claims less' in item for item in problems)
+  assert any('another ledger' in item for item in problems)
+
+
+def test_draws_of_other_events_are_found_by_the_ledger(book, tmp_path):
+  with ledger_lib.Ledger.open(tmp_path / 'other.sqlite') as other:
+    for number in (0, 1, 2, 3, 4, 4, 5):
+      _charge(other, number)
+    content = _for_training(other)
+  with ledger_lib.Ledger.open(tmp_path / 'third.sqlite') as third:
+    for number in range(7):
+      _charge(third, number, event=dp_event.GaussianDpEvent(1.0))
+    problems = certificate_lib.verify(content, ledger=third)
+  assert any('other events' in item for item in problems)
+
+
+# ---- artefacts ----
+
+
+def test_artefacts_beside_the_certificate_are_checked(book, tmp_path):
+  directory = tmp_path / 'synthetic'
+  directory.mkdir()
+  artefact = directory / 'embeddings.parquet'
+  artefact.write_bytes(b'rows')
+  content = _for_synthesis(
+    book, artifacts={artefact.name: artifacts.sha256_of(artefact)}
+  )
+  path = directory / 'certificate.json'
+  certificate_lib.write(path, content)
+  assert certificate_lib.verify(path, ledger=book) == []
+  artefact.write_bytes(b'other rows')
+  assert 'certified SHA-256' in certificate_lib.verify(path)[0]
+  artefact.unlink()
+  assert 'must be there' in certificate_lib.verify(path)[0]
+
+
+def test_an_export_is_checked_through_its_manifest(book, tmp_path):
+  directory = tmp_path / '1'
+  (directory / 'saved_model').mkdir(parents=True)
+  names = ('model.tflite', 'saved_model/saved_model.pb')
+  for name in names:
+    (directory / name).write_bytes(name.encode())
+  files = {name: artifacts.sha256_of(directory / name) for name in names}
+  artifacts.atomic_write_json(directory / 'manifest.json', {'files': files})
+  content = _for_training(
+    book, artifact_digest=certificate_lib.digest_of_files(files)
+  )
+  path = directory / 'certificate.json'
+  certificate_lib.write(path, content)
+  assert certificate_lib.verify(path) == []
+  (directory / names[0]).write_bytes(b'another model')
+  assert 'certified SHA-256' in certificate_lib.verify(path)[0]
+  files[names[0]] = artifacts.sha256_of(directory / names[0])
+  artifacts.atomic_write_json(directory / 'manifest.json', {'files': files})
+  assert 'another artefact' in certificate_lib.verify(path)[0]
+
+
+def test_artefacts_elsewhere_are_not_looked_at(book, tmp_path):
+  content = _for_synthesis(book, artifacts={'../secret': '0' * 64})
+  path = tmp_path / 'certificate.json'
+  certificate_lib.write(path, content)
+  assert 'must lie beside' in certificate_lib.verify(path)[0]
+
+
+# ---- form ----
+
+
+def test_a_missing_or_damaged_file_is_one_problem(tmp_path):
+  assert len(certificate_lib.verify(tmp_path / 'none.json')) == 1
+  (tmp_path / 'list.json').write_text('[]')
+  assert 'JSON object' in certificate_lib.verify(tmp_path / 'list.json')[0]
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    (lambda c: c.pop('accounting'), 'accounting must be there'),
+    (lambda c: c.update(more=1), 'more is not part'),
+    (lambda c: c.update(schema='dpemb.certificate/2'), 'must be one of'),
+    (lambda c: c['accounting'].update(delta='small'), 'must be of type number'),
+    (lambda c: c['accounting'].update(epsilon=-1.0), 'must be >= 0'),
+    (lambda c: c['mechanism'].update(extra=1), 'extra is not part'),
+    (lambda c: c['provenance'].update(plan_digest='xyz'), 'must match'),
+    (lambda c: c['sampling'].update(population=True), 'must be of type int'),
+  ],
+)
+def test_the_schema_is_kept(model, change, message):
+  content = copy.deepcopy(model)
+  change(content)
+  assert any(message in item for item in certificate_schema.problems(content))
+  assert certificate_lib.verify(content) != []
+
+
+def test_pages_show_the_statement_and_escape_what_they_print(book):
+  content = _for_training(book, user_definition='<b>one & only</b>')
+  page = certificate_lib.to_html(content)
+  assert '&lt;b&gt;one &amp; only&lt;/b&gt;' in page
+  assert '<b>one' not in page
+  assert 'http' not in page.replace('https://json-schema.org', '')
+  for text in (page, certificate_lib.to_markdown(content)):
+    assert 'differential privacy' in text
+    for title in ('1 Setting', '8 Accounting', '15 Provenance', 'void if'):
+      assert title in text

@@ -1,0 +1,494 @@
+"""The ledger: what is charged, refused and found."""
+
+import datetime
+import math
+import shutil
+import sqlite3
+import time
+
+import pytest
+from dp_accounting import dp_event
+
+from tff_dpemb.privacy import accounting
+from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy import ledger as ledger_lib
+
+_EVENT = dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.0))
+_ADD_REMOVE = guarantee.Adjacency.ADD_OR_REMOVE_ONE
+
+
+@pytest.fixture(name='path')
+def _path(tmp_path):
+  return tmp_path / 'runs' / 'ledger.sqlite'
+
+
+@pytest.fixture(name='book')
+def _book(path):
+  with ledger_lib.Ledger.open(path) as book:
+    yield book
+
+
+def _charge(book, number=0, **changes):
+  values = {
+    'population': 'glyphs',
+    'release': 'quick/model',
+    'run': 'quick',
+    'event': _EVENT,
+    'round_number': number,
+  }
+  return book.charge(**(values | changes))
+
+
+def test_an_entry_holds_all_that_it_was_charged_with(book):
+  entry = _charge(
+    book,
+    3,
+    plan_digest='a' * 64,
+    config_digest='b' * 64,
+    code_revision='c0ffee',
+    details={'cohort': 'poisson'},
+  )
+  (found,) = book.entries()
+  assert found == entry
+  assert found.sequence == 1
+  assert found.kind == 'draw'
+  assert (found.population, found.release, found.run) == (
+    'glyphs',
+    'quick/model',
+    'quick',
+  )
+  assert (found.round_number, found.attempt) == (3, 1)
+  assert found.event == _EVENT
+  assert found.adjacency is _ADD_REMOVE
+  assert found.plan_digest == 'a' * 64
+  assert found.config_digest == 'b' * 64
+  assert found.code_revision == 'c0ffee'
+  assert found.details == {'cohort': 'poisson'}
+  recorded = datetime.datetime.fromisoformat(found.recorded_at)
+  assert recorded.tzinfo is datetime.UTC
+  assert len(found.digest) == 64
+  assert found.to_json()['event']['class_name'] == 'PoissonSampledDpEvent'
+
+
+def test_a_round_that_is_drawn_again_is_paid_again(book):
+  attempts = [_charge(book, number).attempt for number in (50, 51, 51, 51)]
+  assert attempts == [1, 1, 2, 3]
+  assert book.draw_counts(run='quick') == ((_EVENT, 4),)
+  assert book.spent('glyphs', 1e-5).epsilon == pytest.approx(
+    accounting.guarantee_of_event(
+      dp_event.SelfComposedDpEvent(_EVENT, 4), delta=1e-5, adjacency=_ADD_REMOVE
+    ).epsilon
+  )
+
+
+def test_attempts_of_other_runs_and_releases_are_their_own(book):
+  _charge(book, 1)
+  assert _charge(book, 1, run='other').attempt == 1
+  assert _charge(book, 1, release='quick/synthetic').attempt == 1
+  assert _charge(book, None).attempt == 1
+  assert _charge(book, None).attempt == 2
+
+
+def test_entries_outlive_the_process(path):
+  with ledger_lib.Ledger.open(path) as book:
+    _charge(book)
+  with ledger_lib.Ledger.open(path) as book:
+    assert [entry.sequence for entry in book.entries()] == [1]
+    assert _charge(book, 1).sequence == 2
+    assert book.verify() == []
+
+
+def test_training_and_synthesis_of_a_population_add_up(book):
+  release = dp_event.ComposedDpEvent(
+    [dp_event.GaussianDpEvent(4.0), dp_event.GaussianDpEvent(3.0)]
+  )
+  for number in range(5):
+    _charge(book, number)
+  _charge(book, None, release='quick/synthetic', event=release)
+  _charge(book, None, population='other', event=dp_event.GaussianDpEvent(0.1))
+  expected = accounting.guarantee_of_event(
+    dp_event.ComposedDpEvent(
+      [dp_event.SelfComposedDpEvent(_EVENT, 5), release]
+    ),
+    delta=1e-5,
+    adjacency=_ADD_REMOVE,
+  )
+  assert book.spent('glyphs', 1e-5).epsilon == pytest.approx(expected.epsilon)
+  assert book.releases('glyphs') == ['quick/model', 'quick/synthetic']
+  assert book.populations() == ['glyphs', 'other']
+  composed = accounting.guarantee_of_event(
+    book.composed_event('glyphs'), delta=1e-5, adjacency=_ADD_REMOVE
+  )
+  assert composed.epsilon == pytest.approx(expected.epsilon)
+
+
+def test_nothing_drawn_costs_nothing(book):
+  assert book.spent('glyphs', 1e-5).epsilon == 0
+  with pytest.raises(ledger_lib.LedgerError, match='has no budget'):
+    book.spent('glyphs')
+
+
+def test_a_draw_without_noise_leaves_no_guarantee(book):
+  _charge(book, 0)
+  _charge(book, 1, event=dp_event.NonPrivateDpEvent())
+  found = book.spent('glyphs', 1e-5)
+  assert found.epsilon == math.inf
+  assert 'no noise' in found.warnings[0]
+
+
+def test_an_unsupported_draw_leaves_no_guarantee(book):
+  _charge(book, 1, event=dp_event.UnsupportedDpEvent())
+  found = book.spent('glyphs', 1e-5)
+  assert found.epsilon == math.inf
+  assert 'No accountant supports' in found.warnings[0]
+
+
+@pytest.mark.parametrize(
+  'event', [dp_event.NonPrivateDpEvent(), dp_event.UnsupportedDpEvent()]
+)
+def test_what_has_no_guarantee_never_fits_a_budget(book, event):
+  book.set_budget('glyphs', guarantee.Budget(100.0, 1e-5))
+  with pytest.raises(ledger_lib.BudgetExceededError, match='no guarantee'):
+    _charge(book, event=event)
+  assert book.entries(kind='draw') == []
+
+
+def test_another_adjacency_is_refused(book):
+  _charge(book)
+  with pytest.raises(ledger_lib.LedgerError, match='adjacency must be add-or'):
+    _charge(
+      book,
+      event=dp_event.GaussianDpEvent(1.0),
+      adjacency=guarantee.Adjacency.REPLACE_ONE,
+    )
+  assert len(book.entries()) == 1
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'population': ''},
+    {'run': 'x' * 129},
+    {'release': ''},
+    {'event': dp_event.GaussianDpEvent(-1.0)},
+    {'details': {'loss': math.nan}},
+  ],
+)
+def test_illegal_charges_write_nothing(book, changes):
+  with pytest.raises(guarantee.PrivacyError, match='must be'):
+    _charge(book, **changes)
+  assert book.entries() == []
+
+
+def test_a_budget_is_never_exceeded_and_warned_of(book):
+  event = dp_event.GaussianDpEvent(20.0)
+  book.set_budget('glyphs', guarantee.Budget(0.8, 1e-5), approved_by='board')
+  fitting = book.headroom('glyphs', event)
+  warned_at = None
+  count = 0
+  with pytest.raises(ledger_lib.BudgetExceededError) as refused:
+    while True:
+      entry = _charge(book, count, event=event)
+      count += 1
+      if entry.warning and warned_at is None:
+        warned_at = book.spent('glyphs').epsilon
+        assert '80%' in entry.warning
+  assert count == fitting
+  spent = book.spent('glyphs')
+  assert spent.epsilon <= 0.8
+  assert 0.8 * 0.8 < warned_at < 0.8 * 0.8 + 0.05
+  assert refused.value.left == pytest.approx(0.8 - spent.epsilon)
+  assert f'left {refused.value.left:.4g}' in str(refused.value)
+  # Nothing was written, and cheaper draws may still fit.
+  assert len(book.entries(kind='draw')) == count
+  assert book.headroom('glyphs', event) == 0
+  _charge(book, count, event=dp_event.GaussianDpEvent(1e4))
+  assert book.spent('glyphs').epsilon <= 0.8
+  assert book.verify() == []
+
+
+def test_the_budget_covers_all_releases(book):
+  book.set_budget('glyphs', guarantee.Budget(1.0, 1e-5))
+  release = dp_event.GaussianDpEvent(5.0)  # About 0.9 alone.
+  _charge(book, None, release='one', event=release)
+  with pytest.raises(ledger_lib.BudgetExceededError):
+    _charge(book, None, release='two', run='other', event=release)
+  _charge(book, None, population='another', event=release)
+
+
+def test_budgets_change_only_when_asked(book):
+  budget = guarantee.Budget(1.0, 1e-5)
+  book.set_budget('glyphs', budget)
+  book.set_budget('glyphs', budget)
+  assert len(book.entries(kind='budget')) == 1
+  with pytest.raises(ledger_lib.LedgerError, match='--replace'):
+    book.set_budget('glyphs', guarantee.Budget(2.0, 1e-5))
+  book.set_budget(
+    'glyphs', guarantee.Budget(2.0, 1e-5), replace=True, approved_by='board'
+  )
+  assert book.budget('glyphs') == guarantee.Budget(2.0, 1e-5)
+  assert book.entries(kind='budget')[-1].details['approved_by'] == 'board'
+  assert book.budget('another') is None
+
+
+@pytest.mark.parametrize(
+  ('epsilon', 'delta'),
+  [(0.0, 1e-5), (math.inf, 1e-5), (math.nan, 1e-5), (1.0, 0.0), (1.0, 1.0)],
+)
+def test_illegal_budgets_are_refused(epsilon, delta):
+  with pytest.raises(guarantee.PrivacyError, match='budget .* must be'):
+    guarantee.Budget(epsilon, delta)
+
+
+def test_a_release_is_recorded_and_costs_nothing(book):
+  _charge(book)
+  before = book.spent('glyphs', 1e-5).epsilon
+  entry = book.record_release(
+    population='glyphs', release='quick/model', run='quick', digest='d' * 64
+  )
+  assert entry.kind == 'release'
+  assert entry.details == {'artifact_digest': 'd' * 64}
+  assert book.spent('glyphs', 1e-5).epsilon == before
+  assert book.verify() == []
+
+
+def test_charges_and_their_accounting_are_quick(book):
+  book.set_budget('glyphs', guarantee.Budget(50.0, 1e-5))
+  _charge(book)  # The first of a kind pays for the accounting.
+  times = []
+  for number in range(299):
+    start = time.monotonic()
+    _charge(book, number)
+    times.append(time.monotonic() - start)
+  # The quickest tenth: what a charge costs when the machine is not busy.
+  assert sorted(times)[len(times) // 10] < 0.02
+  start = time.process_time()
+  book.spent('glyphs')
+  assert time.process_time() - start < 3
+  assert book.verify() == []
+
+
+# ---- tampering ----
+
+
+def _rows(connection):
+  names = [row[1] for row in connection.execute('PRAGMA table_info(entries)')]
+  rows = connection.execute('SELECT * FROM entries ORDER BY sequence')
+  return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _edit(column, value):
+  def tamper(connection):
+    connection.execute(
+      f'UPDATE entries SET {column} = ? WHERE sequence = 3', (value,)
+    )
+
+  return tamper
+
+
+def _delete(sequence):
+  def tamper(connection):
+    connection.execute('DELETE FROM entries WHERE sequence = ?', (sequence,))
+
+  return tamper
+
+
+def _delete_and_close_the_gap(connection):
+  connection.execute('DELETE FROM entries WHERE sequence = 3')
+  connection.execute('UPDATE entries SET sequence = 3 WHERE sequence = 4')
+  connection.execute('UPDATE entries SET sequence = 4 WHERE sequence = 5')
+  connection.execute('UPDATE head SET entry_count = 4')
+
+
+def _swap(connection):
+  connection.execute('UPDATE entries SET sequence = 99 WHERE sequence = 2')
+  connection.execute('UPDATE entries SET sequence = 2 WHERE sequence = 3')
+  connection.execute('UPDATE entries SET sequence = 3 WHERE sequence = 99')
+
+
+def _replay(connection):
+  row = _rows(connection)[2] | {'sequence': 6}
+  connection.execute(
+    f'INSERT INTO entries ({",".join(row)}) VALUES'
+    f' ({",".join("?" * len(row))})',
+    tuple(row.values()),
+  )
+  connection.execute('UPDATE head SET entry_count = 6')
+
+
+def _truncate_with_head(connection):
+  connection.execute('DELETE FROM entries WHERE sequence > 3')
+  digest = _rows(connection)[-1]['digest']
+  connection.execute('UPDATE head SET entry_count = 3, digest = ?', (digest,))
+
+
+def _rewrite_all(connection):
+  """A forger who knows the format: fewer draws, a chain made anew."""
+  from tff_dpemb.privacy import ledger_store
+
+  connection.execute('DELETE FROM entries WHERE sequence > 3')
+  (ledger_id,) = connection.execute('SELECT ledger_id FROM head').fetchone()
+  previous = ledger_store.genesis_digest(ledger_id)
+  for row in _rows(connection):
+    row |= {'round_number': 77, 'previous_digest': previous}
+    previous = row['digest'] = ledger_store.entry_digest(row)
+    connection.execute(
+      'UPDATE entries SET round_number = 77, previous_digest = ?, digest = ?'
+      ' WHERE sequence = ?',
+      (row['previous_digest'], row['digest'], row['sequence']),
+    )
+  connection.execute('UPDATE head SET entry_count = 3, digest = ?', (previous,))
+
+
+def _empty(connection):
+  connection.execute('DELETE FROM entries')
+
+
+_TAMPERINGS = {
+  **{
+    f'edit_{column}': _edit(column, value)
+    for column, value in {
+      'kind': 'release',
+      'population': 'other',
+      'release': 'other',
+      'run': 'other',
+      'round_number': 99,
+      'attempt': 2,
+      'event': '{"class_name":"NoOpDpEvent","module_name":'
+      '"dp_accounting.dp_event"}',
+      'event_digest': '0' * 64,
+      'adjacency': 'replace-one-user',
+      'plan_digest': '0' * 64,
+      'config_digest': '0' * 64,
+      'code_revision': 'other',
+      'details': '{"a": 1}',
+      'recorded_at': '2020-01-01T00:00:00+00:00',
+      'previous_digest': '0' * 64,
+      'digest': '0' * 64,
+    }.items()
+  },
+  'delete_first': _delete(1),
+  'delete_middle': _delete(3),
+  'delete_last': _delete(5),
+  'delete_and_close_the_gap': _delete_and_close_the_gap,
+  'reorder': _swap,
+  'replay': _replay,
+  'truncate_with_head': _truncate_with_head,
+  'rewrite_all': _rewrite_all,
+  'empty': _empty,
+  'edit_head_count': lambda c: c.execute('UPDATE head SET entry_count = 4'),
+  'edit_head_digest': lambda c: c.execute("UPDATE head SET digest = 'x'"),
+  'delete_head': lambda c: c.execute('DELETE FROM head'),
+}
+
+
+def _tampered(path, tamper):
+  connection = sqlite3.connect(path)
+  for name in ('update', 'delete'):  # Whoever owns the file can drop these.
+    connection.execute(f'DROP TRIGGER entries_no_{name}')
+  tamper(connection)
+  connection.commit()
+  connection.close()
+
+
+def _filled(path):
+  with ledger_lib.Ledger.open(path) as book:
+    for number in range(5):
+      _charge(book, number)
+    assert book.verify() == []
+
+
+@pytest.mark.parametrize('name', _TAMPERINGS)
+def test_tampering_is_found(path, name):
+  _filled(path)
+  _tampered(path, _TAMPERINGS[name])
+  try:
+    book = ledger_lib.Ledger.open(path)
+  except ledger_lib.LedgerDamagedError:
+    return  # Found when opened already.
+  with book:
+    assert book.verify() != []
+
+
+def test_a_tampered_ledger_takes_no_charge(path):
+  _filled(path)
+  _tampered(path, _TAMPERINGS['edit_head_count'])
+  with ledger_lib.Ledger.open(path) as book:
+    with pytest.raises(ledger_lib.LedgerDamagedError, match='must agree'):
+      _charge(book)
+
+
+def test_entries_cannot_be_changed_by_accident(path):
+  _filled(path)
+  connection = sqlite3.connect(path)
+  for statement in ('UPDATE entries SET attempt = 9', 'DELETE FROM entries'):
+    with pytest.raises(sqlite3.IntegrityError, match='append-only'):
+      connection.execute(statement)
+  connection.close()
+
+
+def test_an_older_copy_is_found_when_opened(path):
+  with ledger_lib.Ledger.open(path) as book:
+    _charge(book)
+  copy = path.with_suffix('.copy')
+  shutil.copy(path, copy)
+  with ledger_lib.Ledger.open(path) as book:
+    _charge(book, 1)
+  shutil.copy(copy, path)
+  with pytest.raises(ledger_lib.LedgerDamagedError, match='older copy'):
+    ledger_lib.Ledger.open(path)
+
+
+def test_a_missing_or_edited_mirror_is_found(path):
+  _filled(path)
+  mirror = path.with_name('ledger.sqlite.head')
+  whole = mirror.read_text()
+  mirror.write_text(whole.replace('\n3 ', '\nthree '))
+  with pytest.raises(ledger_lib.LedgerDamagedError, match='was edited'):
+    ledger_lib.Ledger.open(path)
+  mirror.unlink()
+  with ledger_lib.Ledger.open(path) as book:
+    assert 'was removed' in book.verify()[0]
+
+
+def test_a_mirror_line_cut_short_by_a_crash_is_no_alarm(path):
+  _filled(path)
+  mirror = path.with_name('ledger.sqlite.head')
+  mirror.write_text(mirror.read_text() + '\n6 0123ab')
+  with ledger_lib.Ledger.open(path) as book:
+    _charge(book, 5)
+    assert book.verify() == []
+
+
+# ---- opening ----
+
+
+def test_memory_is_refused():
+  for url in ('sqlite://', 'sqlite:///:memory:'):
+    with pytest.raises(ledger_lib.LedgerError, match='must be on disk'):
+      ledger_lib.Ledger.open(url)
+
+
+def test_a_missing_ledger_is_not_made_by_readers(path):
+  with pytest.raises(ledger_lib.LedgerError, match='must exist'):
+    ledger_lib.Ledger.open(path, create=False)
+  assert not path.exists()
+
+
+def test_a_file_that_is_no_database_is_one_line(path):
+  path.parent.mkdir(parents=True)
+  path.write_bytes(b'no database at all, but long enough to be looked at' * 99)
+  with pytest.raises(ledger_lib.LedgerError, match='not a database') as error:
+    ledger_lib.Ledger.open(path)
+  assert '\n' not in str(error.value)
+
+
+def test_a_missing_driver_is_one_line():
+  with pytest.raises(ledger_lib.LedgerError, match='driver'):
+    ledger_lib.Ledger.open('postgresql+nosuchdriver://localhost/x')
+
+
+def test_a_sqlite_url_and_a_path_are_the_same_ledger(path, book):
+  _charge(book)
+  with ledger_lib.Ledger.open(f'sqlite:///{path}') as other:
+    assert len(other.entries()) == 1

@@ -1,0 +1,205 @@
+"""Tests of serving.images; TensorFlow is not imported."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from protos.gen.dpemb.serving.v1 import image_pb2
+from serving import images as images_lib
+from serving import status
+from tff_dpemb.export import signature as signature_lib
+
+SIGNATURE = signature_lib.Signature((12, 10, 3), 4)
+GREY = signature_lib.Signature((12, 10, 1), 4)
+LIMITS = images_lib.Limits(
+  max_images=3, max_pixels=10_000, max_request_pixels=12_000
+)
+
+
+def _file(image, form='PNG', **options):
+  file = io.BytesIO()
+  PIL.Image.fromarray(image).save(file, form, **options)
+  return file.getvalue()
+
+
+def _png_header(width, height):
+  """A PNG that states its size and holds nothing else."""
+  content = struct.pack('>IIBBBBB', width, height, 8, 2, 0, 0, 0)
+  chunk = b'IHDR' + content
+  return (
+    b'\x89PNG\r\n\x1a\n'
+    + struct.pack('>I', len(content))
+    + chunk
+    + struct.pack('>I', zlib.crc32(chunk))
+    + struct.pack('>I', 0)
+    + b'IDAT'
+    + struct.pack('>I', zlib.crc32(b'IDAT'))
+  )
+
+
+def _raw(**changes):
+  values = {
+    'pixels': bytes(360),
+    'count': 1,
+    'height': 12,
+    'width': 10,
+    'channels': 3,
+  } | changes
+  return image_pb2.ImageBatch(raw=image_pb2.RawImages(**values))
+
+
+def _files(*contents):
+  return image_pb2.ImageBatch(
+    encoded=image_pb2.EncodedImages(contents=contents)
+  )
+
+
+def _decode(batch, signature=SIGNATURE):
+  return images_lib.images_from_batch(batch, signature=signature, limits=LIMITS)
+
+
+_RNG = np.random.default_rng(0)
+_COLOUR = _RNG.integers(0, 256, [12, 10, 3], dtype=np.uint8)
+_WHOLE = _file(np.repeat(np.repeat(_COLOUR, 6, 0), 6, 1), 'JPEG')
+_GIF = _file(_COLOUR[..., 0], 'GIF')
+
+BAD = {
+  'nothing': (image_pb2.ImageBatch(), 'images', 'images must be set'),
+  'no raw image': (
+    _raw(count=0, pixels=b''),
+    'images.raw',
+    'must hold 1 to 3 images, got 0',
+  ),
+  'too many raw': (
+    _raw(count=4, pixels=bytes(1440)),
+    'images.raw',
+    'must hold 1 to 3 images, got 4; split',
+  ),
+  'height': (
+    _raw(height=10, width=12),
+    'images.raw',
+    r'\(12, 10, 3\), got \(10, 12, 3\); resize',
+  ),
+  'short': (
+    _raw(pixels=bytes(359)),
+    'images.raw.pixels',
+    'must be 360 bytes .*, got 359; send uint8',
+  ),
+  'floats': (
+    _raw(pixels=bytes(1440)),
+    'images.raw.pixels',
+    'must be 360 bytes .*, got 1440',
+  ),
+  'count too high for pixels': (
+    _raw(count=2),
+    'images.raw.pixels',
+    'must be 720 bytes',
+  ),
+  'no file': (
+    image_pb2.ImageBatch(encoded=image_pb2.EncodedImages()),
+    'images.encoded.contents',
+    'must hold 1 to 3 images, got 0',
+  ),
+  'too many files': (
+    _files(*[_file(_COLOUR)] * 4),
+    'images.encoded.contents',
+    'must hold 1 to 3 images, got 4',
+  ),
+  'empty file': (
+    _files(b''),
+    'images.encoded.contents[0]',
+    'PNG or JPEG file, got 0 bytes',
+  ),
+  'not an image': (
+    _files(_file(_COLOUR), b'hello'),
+    'images.encoded.contents[1]',
+    'PNG or JPEG file, got 5 bytes',
+  ),
+  'another format': (
+    _files(_GIF),
+    'images.encoded.contents[0]',
+    'must be a PNG or JPEG file',
+  ),
+  'bomb': (
+    _files(_png_header(30_000, 30_000)),
+    'images.encoded.contents[0]',
+    'at most 10000 pixels, got',
+  ),
+  'over the cap': (
+    _files(_png_header(101, 100)),
+    'images.encoded.contents[0]',
+    'at most 10000 pixels, got 10100; send a smaller image',
+  ),
+  'over the cap together': (
+    _files(_png_header(100, 100), _png_header(100, 100)),
+    'images.encoded.contents',
+    'at most 12000 pixels together, got 20000 in the first 2',
+  ),
+  'header only': (
+    _files(_png_header(10, 12)),
+    'images.encoded.contents[0]',
+    'whole image file, got a damaged one',
+  ),
+  'truncated': (
+    _files(_WHOLE[: len(_WHOLE) // 2]),
+    'images.encoded.contents[0]',
+    'whole image file, got a damaged one',
+  ),
+}
+
+
+@pytest.mark.parametrize('name', BAD)
+def test_bad_batch(name):
+  batch, field, message = BAD[name]
+  with pytest.raises(status.InvalidRequest, match=message) as caught:
+    _decode(batch)
+  assert caught.value.field == field
+  assert str(caught.value).startswith(field)
+
+
+def test_raw_pixels_are_kept():
+  np.testing.assert_array_equal(
+    _decode(_raw(pixels=_COLOUR.tobytes()))[0], _COLOUR
+  )
+
+
+def test_lossless_files_are_kept():
+  grey = _COLOUR[..., 0]
+  np.testing.assert_array_equal(_decode(_files(_file(_COLOUR)))[0], _COLOUR)
+  np.testing.assert_array_equal(
+    _decode(_files(_file(grey)), GREY)[0, ..., 0], grey
+  )
+
+
+def test_transparency_is_dropped():
+  alpha = np.concatenate([_COLOUR, np.zeros([12, 10, 1], np.uint8)], axis=2)
+  np.testing.assert_array_equal(_decode(_files(_file(alpha)))[0], _COLOUR)
+
+
+def test_sixteen_bit_grey_keeps_the_high_byte():
+  wide = (_COLOUR[..., 0].astype(np.uint16) << 8) + 37
+  np.testing.assert_array_equal(
+    _decode(_files(_file(wide)), GREY)[0, ..., 0], _COLOUR[..., 0]
+  )
+
+
+def test_colour_becomes_luminance():
+  expected = _COLOUR @ np.array([0.299, 0.587, 0.114])
+  actual = _decode(_files(_file(_COLOUR)), GREY)[0, ..., 0]
+  assert np.abs(actual - expected).max() <= 1.0
+
+
+def test_other_sizes_are_resized():
+  large = np.full([50, 70, 3], 200, np.uint8)
+  actual = _decode(_files(_file(large), _file(_COLOUR)))
+  assert actual.shape == (2, 12, 10, 3)
+  assert (actual[0] == 200).all()
+
+
+def test_limits_must_be_positive():
+  with pytest.raises(ValueError, match='max_images must be >= 1, got 0'):
+    images_lib.Limits(max_images=0)

@@ -1,0 +1,1 @@
+"""DP clustering of embeddings: user-level Gaussian mixtures, in NumPy."""

@@ -1,0 +1,1 @@
+"""Images owned by users: stores, cohorts and the sources that fill them."""

@@ -1,0 +1,154 @@
+"""A data set: a directory with four user stores, split by identity.
+
+`public` may be used freely (pretraining); `private` is what training protects;
+`validation` chooses; `test` is looked at once. No user of `test` is in any
+other split.
+"""
+
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tff_dpemb import artifacts
+from tff_dpemb.data import user_store
+
+SPLITS = ('public', 'private', 'validation', 'test')
+MANIFEST = 'data_set.json'
+FORMAT = 'dpemb.data_set/1'
+
+
+class DataError(ValueError):
+  """Input images, or a wanted split of them, that break a rule."""
+
+
+def split_identities(
+  count: int,
+  *,
+  validation: int,
+  test: int,
+  seed: int,
+) -> dict[str, np.ndarray]:
+  """Returns which identities are private, for validation and for the test.
+
+  Which identities are tested depends on `count`, `test` and `seed` only.
+
+  Args:
+    count: Number of identities.
+    validation: How many of them validate.
+    test: How many of them test.
+    seed: Public seed of the split.
+
+  Returns:
+    Ascending int64 indices by split; the three splits partition the range.
+
+  Raises:
+    DataError: Nobody would be left for the private split.
+  """
+  if validation < 0 or test < 0 or validation + test >= count:
+    raise DataError(
+      'validation_identities + test_identities must leave at least one private'
+      f' identity of {count}, got {validation} + {test}; hold out fewer or'
+      ' bring more identities.'
+    )
+  order = np.random.default_rng(seed).permutation(count)
+  return {
+    'private': np.sort(order[test + validation :]),
+    'validation': np.sort(order[test : test + validation]),
+    'test': np.sort(order[:test]),
+  }
+
+
+def write_manifest(
+  directory: str | os.PathLike[str],
+  *,
+  source: str,
+  options: Mapping[str, Any],
+) -> None:
+  """Writes `data_set.json`: the source, its options and the stores' digests."""
+  directory = pathlib.Path(directory)
+  stores = open_stores(directory)
+  artifacts.atomic_write_json(
+    directory / MANIFEST,
+    {
+      'format': FORMAT,
+      'source': source,
+      'options': dict(options),
+      'stores': {split: store.digest for split, store in stores.items()},
+    },
+  )
+
+
+def open_stores(
+  directory: str | os.PathLike[str],
+) -> dict[str, user_store.UserStore]:
+  """Returns the stores of a data set by split; those that exist.
+
+  Only `public` may be missing (a data set without public images).
+
+  Raises:
+    user_store.StoreError: A store is missing or damaged.
+  """
+  directory = pathlib.Path(directory)
+  if not directory.is_dir():
+    raise user_store.StoreError(
+      f'{str(directory)!r} must be a data set directory; make one with'
+      ' `dpemb data`.'
+    )
+  return {
+    split: user_store.UserStore.open(directory / split)
+    for split in SPLITS
+    if split != 'public' or (directory / split).exists()
+  }
+
+
+def verify(directory: str | os.PathLike[str]) -> dict[str, int]:
+  """Reads a whole data set and checks what training relies on.
+
+  Every file has its digest, the stores are those of `data_set.json`, and no
+  user of a held-out split is in another split.
+
+  Returns:
+    The number of users by split.
+
+  Raises:
+    user_store.StoreError: A file is damaged.
+    DataError: Splits overlap or stores were exchanged.
+  """
+  directory = pathlib.Path(directory)
+  stores = open_stores(directory)
+  for store in stores.values():
+    store.verify()
+  try:
+    expected = artifacts.read_json(directory / MANIFEST)['stores']
+  except (artifacts.ArtifactError, KeyError, TypeError) as error:
+    raise DataError(
+      f'{str(directory / MANIFEST)!r} must be the manifest of a data set; make'
+      ' the data set again.'
+    ) from error
+  found = {split: store.digest for split, store in stores.items()}
+  if found != expected:
+    changed = sorted(
+      split
+      for split in SPLITS
+      if found.get(split) != expected.get(split)
+    )
+    raise DataError(
+      f'stores {changed} must be those of {MANIFEST}, got others; make the'
+      ' data set again.'
+    )
+  users = {
+    split: {store.user_id(i) for i in range(store.num_users)}
+    for split, store in stores.items()
+  }
+  for split in ('validation', 'test'):
+    for other in SPLITS:
+      shared = users[split] & users.get(other, set()) if other != split else ()
+      if shared:
+        raise DataError(
+          f'{split} and {other} must share no user, got {len(shared)} in both;'
+          ' make the data set again.'
+        )
+  return {split: store.num_users for split, store in stores.items()}

@@ -1,0 +1,1 @@
+"""Sources of images: one module each, all write user stores."""

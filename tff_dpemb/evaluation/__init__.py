@@ -1,0 +1,1 @@
+"""Embeddings and labels to figures: exact, streamed, NumPy only."""

@@ -1,0 +1,1 @@
+"""Exports: the backbone as artefacts that answer without training code."""

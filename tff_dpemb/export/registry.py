@@ -1,0 +1,365 @@
+"""Versions of an export on disk: published whole, opened only if whole.
+
+```
+<root>/<version>/          version = 1, 2, 3, ...
+  saved_model/             named signatures
+  model.tflite             the same signature for devices and for `serve`
+  manifest.json            hashes, signatures, parity, provenance
+  certificate.json         what was promised about the users; absent: nothing
+```
+
+The *model digest* is the SHA-256 of the artefacts' hashes. Indexes and
+embeddings carry it, so that embeddings of two models are never compared. The
+certificate is not part of it, because a certificate may name the digest.
+
+Opening, listing and verifying do not import TensorFlow.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import fcntl
+import functools
+import hashlib
+import json
+import logging
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tff_dpemb import artifacts
+from tff_dpemb.export import signature
+
+if TYPE_CHECKING:
+  import tensorflow as tf
+
+  from tff_dpemb.export import saved_model as saved_model_lib
+  from tff_dpemb.export import tflite as tflite_lib
+
+ExportError = signature.ExportError
+ParityError = signature.ParityError
+
+SCHEMA = 'dpemb.export/1'
+SAVED_MODEL = 'saved_model'
+TFLITE = 'model.tflite'
+MANIFEST = 'manifest.json'
+CERTIFICATE = 'certificate.json'
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+  """What `publish` wrote.
+
+  Attributes:
+    version: The new version.
+    path: Its directory.
+    digest: The model digest (64 hex digits).
+    min_cosine: Smallest cosine of the parity check.
+    parity: Cosines by artefact, as the manifest states them.
+  """
+
+  version: int
+  path: pathlib.Path
+  digest: str
+  min_cosine: float
+  parity: Mapping[str, float]
+
+
+def publish(
+  root: str | os.PathLike[str],
+  backbone: 'tf.keras.Model',
+  *,
+  image_shape: tuple[int, int, int],
+  parity_images: np.ndarray,
+  min_cosine: float,
+  certificate: dict[str, Any] | Callable[[str], dict[str, Any]] | None,
+  extra: Mapping[str, Any] | None = None,
+  name: str = '',
+) -> Published:
+  """Writes `backbone` as the next version under `root`.
+
+  Args:
+    root: Directory of the versions; made if missing.
+    backbone: float32 [N, H, W, C] in [-1, 1] -> float32 [N, D].
+    image_shape: (H, W, C).
+    parity_images: uint8 [n, H, W, C], n >= 1, to compare the artefacts on.
+      They are not stored.
+    min_cosine: The gate: the smallest cosine allowed, in (0, 1].
+    certificate: The privacy certificate; a function of the model digest that
+      returns it; or None for a model without any, which `serve` refuses.
+    extra: JSON values to keep in the manifest (config digest, run, ...).
+    name: Name of the model; empty: the run's directory, or that of `root`.
+
+  Returns:
+    What was published. Readers see the whole version or none of it.
+
+  Raises:
+    ParityError: The parity gate refused; nothing is published.
+    ExportError: The backbone cannot be exported, or the disk refused; nothing
+      is published.
+  """
+  from tff_dpemb.export import parity as parity_lib
+  from tff_dpemb.export import saved_model
+  from tff_dpemb.export import tflite
+
+  if not 0 < min_cosine <= 1:
+    raise ExportError(f'min_cosine must be in (0, 1], got {min_cosine}.')
+  root = pathlib.Path(root)
+  with _as_export_error(), _publish_lock(root):
+    version = max(versions(root), default=0) + 1
+    path = root / str(version)
+    with artifacts.atomic_directory(path) as directory:
+      written = saved_model.write(
+        backbone, directory / SAVED_MODEL, image_shape=image_shape
+      )
+      tflite.write(directory / SAVED_MODEL, directory / TFLITE)
+      parity = parity_lib.measure(
+        backbone,
+        parity_images,
+        saved_model_directory=directory / SAVED_MODEL,
+        tflite_path=directory / TFLITE,
+      )
+      if parity.min_cosine < min_cosine:
+        raise ParityError(
+          f'min_cosine must be >= {min_cosine}, got {parity.min_cosine:.6f}'
+          f' (saved_model {parity.saved_model:.6f}, tflite'
+          f' {parity.tflite:.6f}); the export was not published.'
+        )
+      files = _hashes(directory)
+      digest = digest_of_files(files)
+      cosines = {'gate': min_cosine, **dataclasses.asdict(parity)}
+      manifest = {
+        'schema': SCHEMA,
+        'name': name or _name_of(root),
+        'version': version,
+        'digest': digest,
+        'created': datetime.datetime.now(datetime.UTC).isoformat(
+          timespec='seconds'
+        ),
+        'signature': written.to_json(),
+        'files': files,
+        'parity': cosines,
+        'certificate_sha256': None,
+        'extra': dict(extra or {}),
+      }
+      if callable(certificate):
+        certificate = certificate(digest)
+      if certificate is not None:
+        artifacts.atomic_write_json(directory / CERTIFICATE, certificate)
+        manifest['certificate_sha256'] = artifacts.sha256_of(
+          directory / CERTIFICATE
+        )
+      artifacts.atomic_write_json(directory / MANIFEST, manifest)
+  return Published(
+    version=version,
+    path=path,
+    digest=digest,
+    min_cosine=parity.min_cosine,
+    parity=cosines,
+  )
+
+
+class Export:
+  """A version whose hashes were verified. Models load at first use."""
+
+  def __init__(self, path: str | os.PathLike[str]) -> None:
+    """Verifies the version at `path`; errors as `open_export`."""
+    self.path = pathlib.Path(path)
+    with _as_export_error():
+      self.manifest: dict[str, Any] = _verified_manifest(self.path)
+      self.certificate: dict[str, Any] | None = (
+        artifacts.read_json(self.path / CERTIFICATE)
+        if self.manifest['certificate_sha256'] is not None
+        else None
+      )
+    self.signature = signature.signature_from_json(self.manifest['signature'])
+
+  @property
+  def name(self) -> str:
+    return self.manifest['name']
+
+  @property
+  def version(self) -> int:
+    return self.manifest['version']
+
+  @property
+  def digest(self) -> str:
+    """The model digest: what embeddings and indexes are stamped with."""
+    return self.manifest['digest']
+
+  @property
+  def image_shape(self) -> tuple[int, int, int]:
+    return self.signature.image_shape
+
+  @property
+  def embedding_dim(self) -> int:
+    return self.signature.embedding_dim
+
+  @functools.cached_property
+  def model(self) -> 'saved_model_lib.LoadedModel':
+    """The SavedModel, loaded at first use."""
+    from tff_dpemb.export import saved_model
+
+    return saved_model.load(self.path / SAVED_MODEL)
+
+  def lite_model(self, *, num_threads: int = 1) -> 'tflite_lib.LiteModel':
+    """Returns a new TFLite interpreter; one thread may use it at a time."""
+    from tff_dpemb.export import tflite
+
+    return tflite.load(self.path / TFLITE, num_threads=num_threads)
+
+  def embed(self, images: np.ndarray) -> np.ndarray:
+    """Returns unit-norm float32 [N, D] of uint8 [N, H, W, C] (SavedModel)."""
+    return self.model.embed(images)
+
+  def embed_bytes(self, encoded: Sequence[bytes]) -> np.ndarray:
+    """Returns unit-norm float32 [N, D] of PNG or JPEG files (SavedModel)."""
+    return self.model.embed_bytes(encoded)
+
+
+def open_export(path_or_root: str | os.PathLike[str]) -> Export:
+  """Returns a version, or the newest whole version of a root.
+
+  Every file is hashed. A damaged or half-copied version raises when it is
+  named; under a root it is passed over with a warning.
+
+  Raises:
+    ExportError: There is no version, or none that is whole.
+  """
+  path = pathlib.Path(path_or_root)
+  if (path / MANIFEST).exists() or path.name.isdecimal():
+    return Export(path)
+  found = versions(path)
+  for version in reversed(found):
+    try:
+      return Export(path / str(version))
+    except ExportError as error:
+      _LOG.warning('Passed over a version that is not whole: %s', error)
+  if not found:
+    raise ExportError(
+      f'{str(path)!r} must hold a published version, got none; run'
+      ' `dpemb export` first.'
+    )
+  raise ExportError(
+    f'{str(path)!r} must hold a whole version, got only damaged ones'
+    f' {found}; publish the model again.'
+  )
+
+
+def versions(root: str | os.PathLike[str]) -> list[int]:
+  """Returns the version numbers under `root`, ascending, whole or not."""
+  root = pathlib.Path(root)
+  if not root.is_dir():
+    return []
+  return sorted(
+    int(item.name)
+    for item in root.iterdir()
+    if item.is_dir() and item.name.isdecimal() and int(item.name) > 0
+  )
+
+
+def verify(path: str | os.PathLike[str]) -> list[str]:
+  """Returns what is wrong with a version; empty when it is whole."""
+  try:
+    Export(path)
+  except ExportError as error:
+    return [str(error)]
+  return []
+
+
+def digest_of_files(files: Mapping[str, str]) -> str:
+  """Returns the model digest of `{relative path: SHA-256}`."""
+  text = json.dumps(dict(sorted(files.items())), separators=(',', ':'))
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _hashes(directory: pathlib.Path) -> dict[str, str]:
+  paths = [directory / TFLITE, *(directory / SAVED_MODEL).rglob('*')]
+  return {
+    path.relative_to(directory).as_posix(): artifacts.sha256_of(path)
+    for path in sorted(paths)
+    if path.is_file()
+  }
+
+
+def _verified_manifest(path: pathlib.Path) -> dict[str, Any]:
+  manifest = artifacts.read_json(path / MANIFEST)
+  if not isinstance(manifest, dict) or manifest.get('schema') != SCHEMA:
+    raise ExportError(
+      f'{str(path / MANIFEST)!r} must have schema {SCHEMA!r}; publish the'
+      ' model again with this release.'
+    )
+  needed = {
+    'name': str,
+    'version': int,
+    'digest': str,
+    'signature': dict,
+    'files': dict,
+    'certificate_sha256': str | None,
+  }
+  for key, kind in needed.items():
+    if key not in manifest or not isinstance(manifest[key], kind):
+      raise ExportError(
+        f'{str(path / MANIFEST)!r} must state {key!r}; it is damaged, publish'
+        ' the model again.'
+      )
+  found = _hashes(path)
+  expected = manifest['files']
+  for file in sorted(expected.keys() | found.keys()):
+    if file not in found:
+      raise _damaged(path, file, 'is missing')
+    if file not in expected:
+      raise _damaged(path, file, 'is not in the manifest')
+    if found[file] != expected[file]:
+      raise _damaged(path, file, 'has another SHA-256 than the manifest')
+  if TFLITE not in found or digest_of_files(found) != manifest['digest']:
+    raise _damaged(path, MANIFEST, 'has another digest than its files')
+  certificate = path / CERTIFICATE
+  stated = manifest['certificate_sha256']
+  if certificate.exists() != (stated is not None):
+    raise _damaged(
+      path,
+      CERTIFICATE,
+      'is missing' if stated else 'is not in the manifest',
+    )
+  if stated is not None and artifacts.sha256_of(certificate) != stated:
+    raise _damaged(path, CERTIFICATE, 'has another SHA-256 than the manifest')
+  return manifest
+
+
+def _damaged(path: pathlib.Path, file: str, what: str) -> ExportError:
+  return ExportError(
+    f'export {str(path)!r} must be whole: {file!r} {what}; copy it again or'
+    ' publish the model again.'
+  )
+
+
+def _name_of(root: pathlib.Path) -> str:
+  root = root.resolve()
+  return root.parent.name if root.name == 'export' else root.name
+
+
+@contextlib.contextmanager
+def _publish_lock(root: pathlib.Path) -> Iterator[None]:
+  """Lets one process publish under `root` at a time."""
+  root.mkdir(parents=True, exist_ok=True)
+  with (root / '.lock').open('w') as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    yield
+
+
+@contextlib.contextmanager
+def _as_export_error() -> Iterator[None]:
+  try:
+    yield
+  except artifacts.ArtifactError as error:
+    raise ExportError(str(error)) from error
+  except OSError as error:
+    raise ExportError(
+      f'{error.filename!r} could not be used ({error.strerror}).'
+    ) from error

@@ -1,0 +1,1 @@
+"""Beam jobs: embed, sum, release, publish."""

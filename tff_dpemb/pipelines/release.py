@@ -1,0 +1,125 @@
+"""The noise of one release: charged first, drawn once, read back ever after.
+
+```
+<directory>/release.json      fingerprint of the plan and of all its inputs
+<directory>/charges.json      what was charged, in order
+<directory>/drawing-<i>.json  pass i is about to draw
+<directory>/noisy-<i>.npz     noisy sums of pass i (protected)
+```
+The first draw of a release charges the whole plan. A pass whose draw was
+started but whose result is not on disk may have drawn noise that was lost: it
+is charged again before it draws again. So a crash over-counts, never under.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from tff_dpemb import artifacts
+from tff_dpemb.clustering import errors
+from tff_dpemb.clustering import noise
+from tff_dpemb.clustering import plan as plan_lib
+from tff_dpemb.clustering import queries
+from tff_dpemb.pipelines import accumulate
+
+Charge = Callable[[Any, str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+  """One release id in its directory; make with `open_release`."""
+
+  name: str
+  directory: pathlib.Path
+  plan: plan_lib.ClusteringPlan
+  charge: Charge
+  source: noise.NoiseSource
+
+  def draw(
+    self, index: int, query: queries.Query, sums: queries.Sums
+  ) -> queries.Sums:
+    """Returns the noisy sums of pass `index`: drawn now, or read back.
+
+    Raises:
+      Whatever `charge` raises, such as a spent budget: nothing is drawn then.
+    """
+    del query
+    path = self.noisy_path(index)
+    if path.exists():
+      return accumulate.read_sums(path)
+    step = self.plan.passes[index]
+    marker = self.directory / f'drawing-{index}.json'
+    if not self.charges():
+      self._pay('plan', self.plan.event())
+    elif marker.exists():
+      self._pay(step.name, step.event())
+    artifacts.atomic_write_json(marker, {'pass': step.name})
+    noisy = noise.add_noise(sums, step.multipliers, source=self.source)
+    accumulate.write_sums(path, noisy)
+    return noisy
+
+  def noisy_path(self, index: int) -> pathlib.Path:
+    """Returns where the noisy sums of a pass are."""
+    return self.directory / f'noisy-{index}.npz'
+
+  def charges(self) -> list[str]:
+    """Returns what was charged so far: 'plan', then names of passes."""
+    path = self.directory / 'charges.json'
+    return artifacts.read_json(path) if path.exists() else []
+
+  def event(self):
+    """Returns the composed event of all charges, repeated passes included."""
+    import dp_accounting  # Slow to import.
+
+    passes = {step.name: step for step in self.plan.passes}
+    return dp_accounting.ComposedDpEvent([
+      event
+      for name in self.charges()
+      for event in (
+        [step.event() for step in self.plan.passes]
+        if name == 'plan'
+        else [passes[name].event()]
+      )
+    ])
+
+  def _pay(self, name: str, event) -> None:
+    self.charge(event, self.name)  # Durable when it returns.
+    artifacts.atomic_write_json(
+      self.directory / 'charges.json', [*self.charges(), name]
+    )
+
+
+def open_release(
+  name: str,
+  directory: str | pathlib.Path,
+  *,
+  plan: plan_lib.ClusteringPlan,
+  inputs: dict[str, Any],
+  charge: Charge,
+  source: noise.NoiseSource,
+) -> Release:
+  """Returns a new release, or the one that an equal call has started.
+
+  Raises:
+    ClusteringError: The id was used with other inputs: noise drawn for one
+      set must not be read back for another.
+  """
+  directory = pathlib.Path(directory)
+  content = {
+    'release': name,
+    'plan_digest': plan.digest(),
+    'inputs': inputs,
+    'noise': source.description,
+  }
+  path = directory / 'release.json'
+  if not path.exists():
+    artifacts.atomic_write_json(path, content)
+  elif artifacts.read_json(path) != content:
+    raise errors.ClusteringError(
+      f'release {name!r} was started from other data or settings; choose'
+      ' another release id (this one stays charged).'
+    )
+  return Release(
+    name=name, directory=directory, plan=plan, charge=charge, source=source
+  )

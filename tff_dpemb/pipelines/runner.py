@@ -1,0 +1,41 @@
+"""Runs a pipeline: DirectRunner in process by default, any runner by options.
+
+Stages hand each other files, so a runner with workers on other machines needs
+the run's directories on a file system that all of them mount.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+
+import apache_beam as beam
+from apache_beam.options import pipeline_options as options_lib
+
+Options = options_lib.PipelineOptions | Sequence[str] | None
+
+# The in-process direct runner by name: plain 'DirectRunner' may fetch another
+# one over the network.
+_DEFAULT_RUNNER = 'FnApiRunner'
+
+
+def pipeline_options(options: Options) -> options_lib.PipelineOptions:
+  """Returns options; flags such as `--runner=FlinkRunner` are accepted."""
+  if not isinstance(options, options_lib.PipelineOptions):
+    options = options_lib.PipelineOptions(list(options or ()))
+  standard = options.view_as(options_lib.StandardOptions)
+  if standard.runner in (None, 'DirectRunner'):
+    standard.runner = _DEFAULT_RUNNER
+  return options
+
+
+@contextlib.contextmanager
+def run(options: Options) -> Iterator[beam.Pipeline]:
+  """Yields a pipeline that runs, to its end, when the block ends."""
+  beam_log = logging.getLogger('apache_beam')
+  level = beam_log.level
+  beam_log.setLevel(logging.ERROR)
+  try:
+    with beam.Pipeline(options=pipeline_options(options)) as pipeline:
+      yield pipeline
+  finally:
+    beam_log.setLevel(level)

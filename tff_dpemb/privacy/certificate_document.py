@@ -1,0 +1,194 @@
+"""A certificate as a document: its digest, its file, what follows from it.
+
+The accounting (part 8) and the plain statement (part 16) are functions of the
+other parts, so building and verifying call the same code.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from dp_accounting import dp_event
+
+from tff_dpemb import artifacts
+from tff_dpemb.privacy import accounting
+from tff_dpemb.privacy import events
+from tff_dpemb.privacy import guarantee as guarantee_lib
+from tff_dpemb.privacy import mechanisms
+from tff_dpemb.privacy import plan as plan_lib
+
+
+class CertificateError(guarantee_lib.PrivacyError):
+  """A certificate that must not be made, or cannot be read."""
+
+
+def seal(content: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a certificate with its own digest (SHA-256) set anew."""
+  body = {key: value for key, value in content.items() if key != 'digest'}
+  try:
+    text = json.dumps(
+      body, sort_keys=True, separators=(',', ':'), allow_nan=False
+    )
+  except (TypeError, ValueError) as error:
+    raise CertificateError(
+      f'a certificate must hold finite JSON values only: {error}.'
+    ) from error
+  return {**body, 'digest': hashlib.sha256(text.encode()).hexdigest()}
+
+
+def digest_of_files(files: Mapping[str, str]) -> str:
+  """Returns the digest of `{relative path: SHA-256}`: of its sorted JSON."""
+  text = json.dumps(dict(sorted(files.items())), separators=(',', ':'))
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+  """Returns the certificate in a file; CertificateError if there is none."""
+  try:
+    content = artifacts.read_json(path)
+  except artifacts.ArtifactError as error:
+    raise CertificateError(str(error)) from error
+  if not isinstance(content, dict):
+    raise CertificateError(f'{os.fspath(path)!r} must hold a JSON object.')
+  return content
+
+
+def write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+  """Writes a certificate atomically as JSON."""
+  artifacts.atomic_write_json(path, content)
+
+
+def account(
+  content: Mapping[str, Any], delta: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Returns (part 8, part 3) that follow from parts 3, 6 and 7."""
+  mechanism = content['mechanism']
+  adjacency = guarantee_lib.Adjacency(content['adjacency']['relation'])
+  if content['kind'] == 'model':
+    plan = plan_of(content, delta)
+    is_tree = isinstance(plan.mechanism, mechanisms.TreeGaussian)
+    draws = mechanism['draws']
+    if is_tree:
+      event: dp_event.DpEvent = dp_event.SelfComposedDpEvent(
+        plan.event(plan.rounds), draws
+      )
+      plain = event
+    else:
+      event = plan.event(draws)
+      plain = dp_event.SelfComposedDpEvent(
+        plan.mechanism.event(
+          plan.adjacency, shares_virtual_client=plan.shares_virtual_client
+        ),
+        draws,
+      )
+    assumptions = plan.assumptions()
+    sensitivity = plan.sensitivity
+  else:
+    counts = [
+      (events.from_json(draw['event']), draw['count'])
+      for draw in mechanism['draws']
+    ]
+    event = plain = events.compose(counts)
+    assumptions = (
+      'Every user takes part in every query; nothing is gained from sampling.',
+    )
+    sensitivity = 1.0
+  deltas = (delta / 100, delta / 10, delta)
+  found = [
+    accounting.guarantee_of_event(
+      event, delta=value, adjacency=adjacency, assumptions=assumptions
+    )
+    for value in deltas
+  ]
+  unamplified = accounting.guarantee_of_event(
+    plain, delta=delta, adjacency=adjacency
+  )
+  part = {
+    'library': accounting.library_version(),
+    'accountant': found[-1].accountant,
+    'epsilon': guarantee_lib.epsilon_to_json(found[-1].epsilon),
+    'delta': delta,
+    'statement': found[-1].describe(),
+    'cross_check_epsilon': (
+      None
+      if found[-1].cross_check is None
+      else guarantee_lib.epsilon_to_json(found[-1].cross_check)
+    ),
+    'discretisation': found[-1].discretisation,
+    'epsilon_at_deltas': [
+      {
+        'delta': item.delta,
+        'epsilon': guarantee_lib.epsilon_to_json(item.epsilon),
+      }
+      for item in found
+    ],
+    'unamplified_epsilon': guarantee_lib.epsilon_to_json(unamplified.epsilon),
+    'unamplified_mu_gdp': unamplified.mu_gdp,
+    'zcdp_rho': unamplified.zcdp_rho,
+    'event': events.to_json(event),
+    'assumptions': list(found[-1].assumptions),
+    'warnings': list(found[-1].warnings),
+  }
+  return part, {'sensitivity_multiple': sensitivity}
+
+
+def plan_of(content: Mapping[str, Any], delta: float) -> plan_lib.PrivacyPlan:
+  mechanism, sampling = content['mechanism'], content['sampling']
+  return plan_lib.PrivacyPlan.from_json(
+    {
+      'sampler': sampling['sampler'],
+      'population': sampling['population'],
+      'users_per_round': sampling['users_per_round'],
+      'virtual_clients': sampling['virtual_clients'],
+      'rounds': mechanism['rounds_planned'],
+      'delta': delta,
+      'adjacency': content['adjacency']['relation'],
+      'shares_virtual_client': content['adjacency']['shares_virtual_client'],
+      'mechanism': mechanism,
+    }
+  )
+
+
+def statement(content: Mapping[str, Any]) -> dict[str, Any]:
+  numbers = content['accounting']
+  epsilon = guarantee_lib.epsilon_from_json(numbers['epsilon'])
+  relation = content['adjacency']['relation']
+  what = {'model': 'This model', 'synthetic': 'This synthetic set'}
+  if math.isfinite(epsilon):
+    text = (
+      f'{what[content["kind"]]} was made with user-level ({epsilon:.4g},'
+      f' {numbers["delta"]:.3g})-differential privacy under {relation}: what it'
+      ' reveals about any one user is bounded by these figures, whatever else'
+      ' is known.'
+    )
+  else:
+    text = f'{what[content["kind"]]} carries no guarantee: noise was missing.'
+  if content['simulation']:
+    text += (
+      ' It is a simulation: its noise stands for that of a larger population.'
+      ' The figures are those of the run as executed; do not release it as if'
+      ' a larger one had been run.'
+    )
+  if epsilon <= 1:
+    strength = 'strong (epsilon <= 1)'
+  elif epsilon <= 10:
+    strength = 'reasonable (1 < epsilon <= 10)'
+  elif math.isfinite(epsilon):
+    strength = 'weak (epsilon > 10)'
+  else:
+    strength = 'none'
+  return {
+    'text': text,
+    'strength': strength,
+    'void_if': [
+      'who took part in which round becomes known'
+      if content['kind'] == 'model'
+      else 'sums without noise become known',
+      'anything listed as seen without protection, or not covered, is released',
+      'the artefact is not the one whose hash is certified',
+      'one person owns several user ids',
+    ],
+  }

@@ -1,0 +1,111 @@
+"""A certificate as a page for people: Markdown, or HTML that stands alone."""
+
+import html
+from collections.abc import Mapping
+from typing import Any
+
+from tff_dpemb.privacy import guarantee
+
+_TITLES = (
+  ('setting', '1 Setting and trust'),
+  ('unit', '2 Unit'),
+  ('adjacency', '3 Adjacency and sensitivity'),
+  ('released', '4 What is released'),
+  ('data_accesses', '5 Data accesses'),
+  ('mechanism', '6 Mechanism'),
+  ('sampling', '7 Sampling'),
+  ('accounting', '8 Accounting'),
+  ('tuning', '9 Tuning'),
+  ('public_data', '10 Public data'),
+  ('randomness', '11 Randomness and numerics'),
+  ('audit', '12 Empirical audit'),
+  ('utility', '13 Utility and coverage'),
+  ('composition', '14 Composition'),
+  ('provenance', '15 Provenance'),
+)
+
+_STYLE = (
+  'body{font:16px/1.5 sans-serif;max-width:56em;margin:2em auto;padding:0 1em}'
+  'table{border-collapse:collapse;width:100%}'
+  'td{border-bottom:1px solid #ddd;padding:.3em .6em;vertical-align:top;'
+  'overflow-wrap:anywhere}td:first-child{width:16em;color:#555}'
+  '.box{border:2px solid #333;padding:.6em 1em}'
+)
+
+
+def to_markdown(certificate: Mapping[str, Any]) -> str:
+  """Returns the certificate as Markdown, the plain statement first."""
+  statement = certificate['statement']
+  lines = [
+    f'# Privacy certificate: {certificate["release"]}',
+    '',
+    f'**{statement["text"]}**',
+    '',
+    f'Strength: {statement["strength"]}. It is void if:',
+    '',
+    *(f'- {item}' for item in statement['void_if']),
+    '',
+  ]
+  for key, title in _TITLES:
+    lines += [f'## {title}', '']
+    lines += [f'- {name}: {text}' for name, text in _rows(certificate[key])]
+    lines.append('')
+  lines.append(
+    f'Schema {certificate["schema"]}, made {certificate["created_at"]}, digest'
+    f' {certificate["digest"]}.'
+  )
+  return '\n'.join(lines) + '\n'
+
+
+def to_html(certificate: Mapping[str, Any]) -> str:
+  """Returns the certificate as one HTML page without outside files."""
+  statement = certificate['statement']
+  parts = [
+    '<!doctype html><html lang="en"><meta charset="utf-8">',
+    f'<title>{_escape(certificate["release"])}: privacy certificate</title>',
+    f'<style>{_STYLE}</style>',
+    f'<h1>Privacy certificate: {_escape(certificate["release"])}</h1>',
+    f'<div class="box"><p><b>{_escape(statement["text"])}</b></p>',
+    f'<p>Strength: {_escape(statement["strength"])}. It is void if:</p><ul>',
+    *(f'<li>{_escape(item)}</li>' for item in statement['void_if']),
+    '</ul></div>',
+  ]
+  for key, title in _TITLES:
+    parts.append(f'<h2>{_escape(title)}</h2><table>')
+    for name, text in _rows(certificate[key]):
+      parts.append(f'<tr><td>{_escape(name)}<td>{_escape(text)}</tr>')
+    parts.append('</table>')
+  parts.append(
+    f'<p>Schema {_escape(certificate["schema"])}, made'
+    f' {_escape(certificate["created_at"])}, digest'
+    f' <code>{_escape(certificate["digest"])}</code>.</p></html>'
+  )
+  return '\n'.join(parts) + '\n'
+
+
+def _rows(part: Any) -> list[tuple[str, str]]:
+  if isinstance(part, list):
+    return [(item['what'], item['status']) for item in part]
+  return [
+    (name.replace('_', ' '), _text(name, value)) for name, value in part.items()
+  ]
+
+
+def _text(name: str, value: Any) -> str:
+  if value is None:
+    is_total = name in ('epsilon', 'unamplified_epsilon')
+    return guarantee.NO_GUARANTEE if is_total else 'not stated'
+  if isinstance(value, bool):
+    return 'yes' if value else 'no'
+  if isinstance(value, float):
+    return f'{value:.6g}'
+  if isinstance(value, list):
+    return '; '.join(_text('', item) for item in value) or 'none'
+  if isinstance(value, Mapping):
+    inner = (f'{key} {_text(key, item)}' for key, item in value.items())
+    return ', '.join(inner) or 'none'
+  return str(value) or 'not stated'
+
+
+def _escape(value: Any) -> str:
+  return html.escape(str(value))

@@ -1,0 +1,538 @@
+"""The ledger: every noise draw and release, written before it is used.
+
+    LedgerError
+      LedgerDamagedError    edited, truncated or replaced
+      BudgetExceededError   a draw that does not fit; refused before it runs
+      LeaseError            another process runs this (run, slot)
+
+An entry is durable before `charge` returns, so a crash may over-count and can
+never under-count. Entries are chained by digests; `verify` finds edits,
+deletions, reordering, replay and truncation. A population has one budget over
+all runs and releases that touch it.
+"""
+
+import dataclasses
+import datetime
+import json
+import os
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from dp_accounting import dp_event
+
+from tff_dpemb.privacy import accounting
+from tff_dpemb.privacy import events
+from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy import leases as leases_lib
+from tff_dpemb.privacy import ledger_budget
+from tff_dpemb.privacy import ledger_state
+from tff_dpemb.privacy import ledger_store
+
+LedgerError = ledger_store.LedgerError
+LedgerDamagedError = ledger_store.LedgerDamagedError
+BudgetExceededError = ledger_budget.BudgetExceededError
+LeaseError = leases_lib.LeaseError
+Lease = leases_lib.Lease
+Entry = ledger_state.Entry
+
+_OPTIMISTIC_TRIES = 3
+
+
+class Ledger:
+  """A ledger; safe under several processes and threads.
+
+  Open it after forking, not before.
+  """
+
+  def __init__(
+    self,
+    store: ledger_store.Store,
+    clock: Callable[[], datetime.datetime],
+  ):
+    self._store = store
+    self._clock = clock
+    self._limits = ledger_budget.Limits()
+
+  @classmethod
+  def open(
+    cls,
+    url: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    mirror: str | os.PathLike[str] | None = None,
+    clock: Callable[[], datetime.datetime] | None = None,
+  ) -> 'Ledger':
+    """Opens, or makes, the ledger at a SQLite path or a SQLAlchemy URL.
+
+    Args:
+      url: For example 'runs/ledger.sqlite'.
+      create: Whether a missing ledger is made.
+      mirror: File that repeats the head; default for SQLite: `<file>.head`.
+      clock: Returns the time in UTC; for tests.
+
+    Raises:
+      LedgerDamagedError: The head that was last acknowledged is not in it.
+      LedgerError: It cannot be opened.
+    """
+    store = ledger_store.open_store(url, create=create, mirror=mirror)
+    result = cls(store, clock or (lambda: datetime.datetime.now(datetime.UTC)))
+    mirrored = store.read_mirror()  # First: others may append meanwhile.
+    if mirrored:
+      count, digest = max(mirrored)
+      found = result.digest_at(count)
+      if found != digest:
+        store.close()
+        raise LedgerDamagedError(
+          f'the ledger must hold the entry {count} that was acknowledged; it'
+          ' was truncated or replaced by an older copy: restore it.'
+        )
+    return result
+
+  def __enter__(self) -> 'Ledger':
+    return self
+
+  def __exit__(self, *unused) -> None:
+    self.close()
+
+  def close(self) -> None:
+    """Closes the connections."""
+    self._store.close()
+
+  # ---- writing ----
+
+  def charge(
+    self,
+    *,
+    population: str,
+    release: str,
+    run: str,
+    event: dp_event.DpEvent,
+    adjacency: guarantee.Adjacency = guarantee.Adjacency.ADD_OR_REMOVE_ONE,
+    round_number: int | None = None,
+    plan_digest: str = '',
+    config_digest: str = '',
+    code_revision: str = '',
+    details: Mapping[str, Any] | None = None,
+    lease: leases_lib.Lease | None = None,
+  ) -> Entry:
+    """Records a noise draw durably; only then may its noise be drawn.
+
+    The same (run, release, round) charged again is a new attempt and is paid
+    again.
+
+    Args:
+      population: Data set of users that pays.
+      release: What the draw is for.
+      run: Which run.
+      event: What the draw reveals, for example `plan.round_event()`.
+      adjacency: Relation that the event's sensitivities refer to.
+      round_number: Round, where there are rounds.
+      plan_digest: `plan.digest()`.
+      config_digest: Digest of the run page.
+      code_revision: Version of the code.
+      details: Further facts to keep, JSON values; no user data.
+      lease: If given, it must still be held; it is renewed.
+
+    Raises:
+      BudgetExceededError: It would exceed the budget; nothing was written.
+      LeaseError: The lease was lost.
+      LedgerError: The adjacency differs from the population's other draws, or
+        the database refused.
+    """
+    _check_names(population=population, release=release, run=run)
+    text = events.canonical_text(event)
+    events.flatten(event)  # Refuses parameters that are out of range.
+    for tries in range(_OPTIMISTIC_TRIES + 1):
+      fields = None
+      with self._store.write() as (connection, row):
+        state = ledger_state.read_state(connection, population)
+        self._check_adjacency(state, population, adjacency)
+        # Accounting may take seconds the first time: not under the lock,
+        # unless others keep changing what it depends on.
+        verdict = self._limits.verdict(
+          state, text, compute=tries == _OPTIMISTIC_TRIES
+        )
+        if verdict in ('fits', 'warn'):
+          if lease is not None:
+            leases_lib.check_and_renew(connection, lease, self._clock())
+          fields = self._append(
+            connection,
+            row,
+            kind='draw',
+            population=population,
+            release=release,
+            run=run,
+            round_number=round_number,
+            attempt=1
+            + ledger_state.count_draws(connection, run, release, round_number),
+            event=text,
+            adjacency=adjacency.value,
+            plan_digest=plan_digest,
+            config_digest=config_digest,
+            code_revision=code_revision,
+            details=details,
+          )
+      if fields is not None:
+        self._store.append_mirror(fields['sequence'], fields['digest'])
+        entry = ledger_state.entry_from_fields(fields)
+        if verdict == 'fits':
+          return entry
+        return dataclasses.replace(
+          entry, warning=ledger_budget.warning(population, state.budget)
+        )
+      if verdict == 'exceeds':
+        raise ledger_budget.refusal(population, state, event)
+      self._limits.learn(state, text)  # Outside the lock.
+    raise AssertionError('the last try computes under the lock')
+
+  def record_release(
+    self,
+    *,
+    population: str,
+    release: str,
+    run: str,
+    digest: str,
+    adjacency: guarantee.Adjacency = guarantee.Adjacency.ADD_OR_REMOVE_ONE,
+    config_digest: str = '',
+    code_revision: str = '',
+    details: Mapping[str, Any] | None = None,
+  ) -> Entry:
+    """Records that an artefact left the private boundary; costs nothing."""
+    _check_names(population=population, release=release, run=run)
+    with self._store.write() as (connection, row):
+      fields = self._append(
+        connection,
+        row,
+        kind='release',
+        population=population,
+        release=release,
+        run=run,
+        round_number=None,
+        attempt=1,
+        event=events.canonical_text(dp_event.NoOpDpEvent()),
+        adjacency=adjacency.value,
+        plan_digest='',
+        config_digest=config_digest,
+        code_revision=code_revision,
+        details={**(details or {}), 'artifact_digest': digest},
+      )
+    self._store.append_mirror(fields['sequence'], fields['digest'])
+    return ledger_state.entry_from_fields(fields)
+
+  def set_budget(
+    self,
+    population: str,
+    budget: guarantee.Budget,
+    *,
+    replace: bool = False,
+    approved_by: str = '',
+  ) -> None:
+    """Gives a population its budget; the same one again changes nothing.
+
+    Raises:
+      LedgerError: Another budget is set and `replace` is false.
+    """
+    _check_names(population=population)
+    with self._store.write() as (connection, row):
+      state = ledger_state.read_state(connection, population)
+      if state.budget == budget:
+        return
+      if state.budget is not None and not replace:
+        raise LedgerError(
+          f'budget of population {population!r} is epsilon'
+          f' {state.budget.epsilon:g} at delta {state.budget.delta:g}, got'
+          f' epsilon {budget.epsilon:g} at delta {budget.delta:g}; change it'
+          ' with `dpemb ledger budget --replace`.'
+        )
+      self._check_adjacency(state, population, budget.adjacency, budget=False)
+      fields = self._append(
+        connection,
+        row,
+        kind='budget',
+        population=population,
+        release='',
+        run='',
+        round_number=None,
+        attempt=1,
+        event=events.canonical_text(dp_event.NoOpDpEvent()),
+        adjacency=budget.adjacency.value,
+        plan_digest='',
+        config_digest='',
+        code_revision='',
+        details={
+          'epsilon': budget.epsilon,
+          'delta': budget.delta,
+          'approved_by': approved_by,
+        },
+      )
+    self._store.append_mirror(fields['sequence'], fields['digest'])
+
+  # ---- leases ----
+
+  def acquire_lease(
+    self, run: str, slot: str = '', *, ttl_seconds: float = 600.0
+  ) -> leases_lib.Lease:
+    """Returns the only lease of (run, slot).
+
+    One that has expired, or whose process on this machine is gone, is taken
+    over.
+
+    Raises:
+      LeaseError: Another process holds it, or the slot is complete.
+    """
+    _check_names(run=run)
+    with self._store.write() as (connection, _):
+      return leases_lib.acquire(
+        connection, run, slot, ttl_seconds=ttl_seconds, now=self._clock()
+      )
+
+  def renew_lease(self, lease: leases_lib.Lease) -> None:
+    """Extends a lease by its time to live; LeaseError if it was lost."""
+    with self._store.write() as (connection, _):
+      leases_lib.check_and_renew(connection, lease, self._clock())
+
+  def release_lease(
+    self, lease: leases_lib.Lease, *, complete: bool = False
+  ) -> None:
+    """Gives a lease back; `complete` bars the slot from ever running again."""
+    with self._store.write() as (connection, _):
+      leases_lib.release(connection, lease, complete=complete)
+
+  # ---- reading ----
+
+  def entries(
+    self,
+    *,
+    population: str | None = None,
+    run: str | None = None,
+    release: str | None = None,
+    kind: str | None = None,
+  ) -> list[Entry]:
+    """Returns the entries that match, oldest first."""
+    wanted = {
+      'population': population,
+      'run': run,
+      'release': release,
+      'kind': kind,
+    }
+    query = sa.select(ledger_store.entries).order_by(
+      ledger_store.entries.c.sequence
+    )
+    for name, value in wanted.items():
+      if value is not None:
+        query = query.where(ledger_store.entries.c[name] == value)
+    with self._store.read() as connection:
+      rows = connection.execute(query).mappings().all()
+    return [ledger_state.entry_from_fields(dict(row)) for row in rows]
+
+  def populations(self) -> list[str]:
+    """Returns the names of all populations, sorted."""
+    query = sa.select(ledger_store.entries.c.population).distinct()
+    with self._store.read() as connection:
+      return sorted(connection.execute(query).scalars())
+
+  def releases(self, population: str) -> list[str]:
+    """Returns the names of a population's releases that drew noise, sorted."""
+    table = ledger_store.entries
+    query = (
+      sa.select(table.c.release)
+      .where(table.c.population == population, table.c.kind == 'draw')
+      .distinct()
+    )
+    with self._store.read() as connection:
+      return sorted(connection.execute(query).scalars())
+
+  def head(self) -> tuple[int, str]:
+    """Returns (number of entries, digest of the last one)."""
+    with self._store.read() as connection:
+      row = connection.execute(sa.select(ledger_store.head)).one()
+    return row.entry_count, row.digest
+
+  def digest_at(self, count: int) -> str | None:
+    """Returns the digest of entry `count`, or None if there is none."""
+    query = sa.select(ledger_store.entries.c.digest).where(
+      ledger_store.entries.c.sequence == count
+    )
+    with self._store.read() as connection:
+      return connection.execute(query).scalar_one_or_none()
+
+  def budget(self, population: str) -> guarantee.Budget | None:
+    """Returns the population's budget, or None if none is enforced."""
+    with self._store.read() as connection:
+      return ledger_state.read_state(connection, population).budget
+
+  def draw_counts(
+    self,
+    *,
+    population: str | None = None,
+    run: str | None = None,
+    release: str | None = None,
+  ) -> events.Counts:
+    """Returns the drawn events with how often each was drawn."""
+    table = ledger_store.entries
+    query = (
+      sa.select(table.c.event, sa.func.count())
+      .where(table.c.kind == 'draw')
+      .group_by(table.c.event)
+      .order_by(table.c.event)
+    )
+    for column, value in (
+      (table.c.population, population),
+      (table.c.run, run),
+      (table.c.release, release),
+    ):
+      if value is not None:
+        query = query.where(column == value)
+    with self._store.read() as connection:
+      rows = connection.execute(query).all()
+    return tuple(
+      (ledger_state.event_of_text(text), count) for text, count in rows
+    )
+
+  def composed_event(self, population: str) -> dp_event.DpEvent:
+    """Returns all that a population has paid for as one event."""
+    return events.compose(self.draw_counts(population=population))
+
+  def spent(
+    self, population: str, delta: float | None = None
+  ) -> guarantee.Guarantee:
+    """Returns the guarantee of everything drawn so far from a population.
+
+    Training rounds and synthetic releases together. A draw without noise, or
+    draws that no accountant can compose, leave no guarantee (epsilon
+    infinite), and the warning says why.
+
+    Args:
+      population: Which one.
+      delta: Default: the budget's delta.
+
+    Raises:
+      LedgerError: delta is not given and there is no budget.
+    """
+    with self._store.read() as connection:
+      state = ledger_state.read_state(connection, population)
+    if delta is None:
+      if state.budget is None:
+        raise LedgerError(
+          f'delta must be given: population {population!r} has no budget.'
+        )
+      delta = state.budget.delta
+    return ledger_state.guarantee_of_state(state, delta)
+
+  def headroom(
+    self, population: str, event: dp_event.DpEvent, *, limit: int = 1000
+  ) -> int:
+    """Returns how many more such draws fit the budget, at most `limit`."""
+    with self._store.read() as connection:
+      state = ledger_state.read_state(connection, population)
+    if state.budget is None:
+      return limit
+    return accounting.max_count(
+      ledger_state.counts_of_state(state),
+      event,
+      epsilon=state.budget.epsilon,
+      delta=state.budget.delta,
+      adjacency=state.budget.adjacency,
+      limit=limit,
+    )
+
+  def verify(self) -> list[str]:
+    """Returns what is wrong with the ledger; an empty list if nothing is."""
+    with self._store.read() as connection:
+      mirrored: list[tuple[int, str]] | None = None
+      problems = []
+      try:
+        mirrored = self._store.read_mirror()
+      except LedgerDamagedError as error:
+        problems.append(str(error))
+      else:
+        if mirrored is None and self._store.mirror is not None:
+          problems.append(
+            f'{self._store.mirror.name!r} must be beside the ledger; it was'
+            ' removed, so truncation cannot be ruled out.'
+          )
+      heads = connection.execute(sa.select(ledger_store.head)).all()
+      rows = (
+        connection.execute(
+          sa.select(ledger_store.entries).order_by(
+            ledger_store.entries.c.sequence
+          )
+        )
+        .mappings()
+        .all()
+      )
+    if len(heads) != 1:
+      return [*problems, f'there must be one head record, got {len(heads)}.']
+    return problems + ledger_state.chain_problems(
+      heads[0], rows, mirrored or []
+    )
+
+  # ---- inside ----
+
+  def _append(
+    self, connection: sa.Connection, row: sa.Row, **fields: Any
+  ) -> dict[str, Any]:
+    last = connection.execute(
+      sa.select(ledger_store.entries.c.sequence, ledger_store.entries.c.digest)
+      .order_by(ledger_store.entries.c.sequence.desc())
+      .limit(1)
+    ).one_or_none()
+    found = (0, ledger_store.genesis_digest(row.ledger_id))
+    if last is not None:
+      found = (last.sequence, last.digest)
+    if found != (row.entry_count, row.digest):
+      raise LedgerDamagedError(
+        'the last entry and the head record must agree; the ledger was edited'
+        ' or truncated: run `dpemb ledger verify` and restore it.'
+      )
+    try:
+      details = json.dumps(
+        fields['details'] or {}, sort_keys=True, allow_nan=False
+      )
+    except (TypeError, ValueError) as error:
+      raise LedgerError(f'details must be JSON values: {error}.') from error
+    fields = {
+      **fields,
+      'details': details,
+      'sequence': row.entry_count + 1,
+      'event_digest': events.text_digest(fields['event']),
+      'recorded_at': self._clock().isoformat(timespec='microseconds'),
+      'previous_digest': row.digest,
+    }
+    fields['digest'] = ledger_store.entry_digest(fields)
+    connection.execute(ledger_store.entries.insert().values(**fields))
+    connection.execute(
+      ledger_store.head.update().values(
+        entry_count=fields['sequence'], digest=fields['digest']
+      )
+    )
+    return fields
+
+  def _check_adjacency(
+    self,
+    state: ledger_state.State,
+    population: str,
+    adjacency: guarantee.Adjacency,
+    *,
+    budget: bool = True,
+  ) -> None:
+    known = state.adjacency
+    if known is None and budget and state.budget is not None:
+      known = state.budget.adjacency.value
+    if known is not None and known != adjacency.value:
+      raise LedgerError(
+        f'adjacency must be {known} as for the other draws of population'
+        f' {population!r}, got {adjacency.value}; guarantees under different'
+        ' relations do not add up.'
+      )
+
+
+def _check_names(**names: str) -> None:
+  for name, value in names.items():
+    longest = 64 if name == 'population' else 128
+    if not isinstance(value, str) or not 0 < len(value) <= longest:
+      raise LedgerError(
+        f'{name} must be a text of 1 to {longest} characters, got {value!r}.'
+      )

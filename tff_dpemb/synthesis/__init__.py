@@ -1,0 +1,1 @@
+"""From a released mixture to usable data: samples, classes, a small net."""
