@@ -84,7 +84,7 @@ requirements-check: $(SYNCED)  ## requirements.txt in step with the lock.
 	$(BIN)/python -m pytest -q tests/requirements_test.py
 
 bazel: $(SYNCED)  ## Build and test the pure part with an installed Bazel.
-	$(BIN)/python -m pytest -rs tests/bazel_test.py
+	DPEMB_BAZEL_ALL=1 $(BIN)/python -m pytest -rs tests/bazel_test.py
 
 bench: $(SYNCED)  ## List the benchmarks; NAME=x runs one.
 	$(BIN)/python -m benchmarks.runner $(NAME)

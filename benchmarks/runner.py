@@ -34,7 +34,7 @@ _FOLDER = pathlib.Path(__file__).resolve().parent
 _RESULTS = _FOLDER / 'results'
 _DOCS = _FOLDER.parent / 'docs' / 'benchmarks.md'
 _BEGIN, _END = '<!-- results: begin -->', '<!-- results: end -->'
-_NOT_BENCHMARKS = ('__init__', 'runner')
+_NOT_BENCHMARKS = ('__init__', 'runner', 'glyph_runs')
 _VERSIONS = (
   'tff-dpemb',
   'tensorflow',
@@ -100,12 +100,16 @@ def noted(measure: str, value: float, *, unit: str = ''):
 
 
 def names() -> dict[str, str]:
-  """Returns the benchmarks and the first line of what each says it does."""
+  """Returns the benchmarks and the first line of what each says it does.
+
+  A module without `measure` is a part that benchmarks share.
+  """
   found = {}
   for path in sorted(_FOLDER.glob('*.py')):
-    if path.stem not in _NOT_BENCHMARKS:
-      text = ast.get_docstring(ast.parse(path.read_text())) or ''
-      found[path.stem] = text.partition('\n')[0]
+    tree = ast.parse(path.read_text())
+    defined = [n.name for n in tree.body if isinstance(n, ast.FunctionDef)]
+    if 'measure' in defined:
+      found[path.stem] = (ast.get_docstring(tree) or '').partition('\n')[0]
   return found
 
 

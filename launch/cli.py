@@ -23,6 +23,7 @@ import difflib
 import errno
 import importlib
 import importlib.metadata
+import logging
 import os
 import signal
 import sys
@@ -116,8 +117,12 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
   """Runs the command line and exits with the code of the table above."""
   # The frameworks' start-up chatter hides our own lines; a user may ask for it.
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   os.environ.setdefault('GRPC_VERBOSITY', 'ERROR')
+  logging.basicConfig(
+    level=os.environ.get('DPEMB_LOG', 'ERROR').upper(),
+    format='%(levelname)s %(name)s: %(message)s',
+  )
   if threading.current_thread() is threading.main_thread():
     # Leave through `finally` and atexit, so that owned processes end too.
     signal.signal(signal.SIGTERM, _terminate)

@@ -13,9 +13,7 @@ import click
 _SIZE = re.compile(r'(\d+)x(\d+)(?:x([13]))?')
 
 
-@click.group(
-  epilog='Example: dpemb data glyphs --bundled --output data/glyphs'
-)
+@click.group(epilog='Example: dpemb data glyphs --bundled --output data/glyphs')
 def data() -> None:
   """Make, show and verify data sets.
 

@@ -1,30 +1,18 @@
 """Commands on privacy: `plan`, `ledger` and `certificate`.
 
 Accounting libraries take seconds to import, so each command imports what it
-needs when it runs.
+needs when it runs. Domain errors end in `launch.cli`, which prints one line.
 """
 
 import contextlib
 import json
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import click
 
 _DEFAULT_LEDGER = 'runs/ledger.sqlite'
-
-
-@contextlib.contextmanager
-def _errors_as_lines() -> Iterator[None]:
-  """Turns domain errors into one line and exit code 1."""
-  from tff_dpemb import artifacts
-  from tff_dpemb.privacy import guarantee
-
-  try:
-    yield
-  except (guarantee.PrivacyError, artifacts.ArtifactError) as error:
-    raise click.ClickException(str(error)) from error
+_VERIFICATION_FAILED = 5
 
 
 def _ledger_option(command: Any) -> Any:
@@ -75,20 +63,19 @@ def plan(
   Example:
     dpemb plan --population 19547 --epsilon 4 --rounds 8
   """
-  with _errors_as_lines():
-    from tff_dpemb.privacy import calibration
-    from tff_dpemb.privacy import plan as plan_lib
+  from tff_dpemb.privacy import calibration
+  from tff_dpemb.privacy import plan as plan_lib
 
-    if delta is None:
-      delta = plan_lib.default_delta(population)
-    rows = calibration.cohort_table(
-      population,
-      epsilon=epsilon,
-      delta=delta,
-      rounds=rounds,
-      users_per_virtual_client=users_per_virtual_client,
-      cohorts=cohorts,
-    )
+  if delta is None:
+    delta = plan_lib.default_delta(population)
+  rows = calibration.cohort_table(
+    population,
+    epsilon=epsilon,
+    delta=delta,
+    rounds=rounds,
+    users_per_virtual_client=users_per_virtual_client,
+    cohorts=cohorts,
+  )
   if as_json:
     import dataclasses
 
@@ -136,46 +123,44 @@ def ledger_show(
   Example:
     dpemb ledger show --population glyphs --delta 1e-5 --entries
   """
-  with _errors_as_lines():
-    from tff_dpemb.privacy import guarantee
-    from tff_dpemb.privacy import ledger as ledger_lib
+  from tff_dpemb.privacy import guarantee
+  from tff_dpemb.privacy import ledger as ledger_lib
 
-    with ledger_lib.Ledger.open(url, create=False) as book:
-      names = book.populations() if population is None else [population]
-      if not names:
-        click.echo('the ledger is empty')
-      for name in names:
-        budget = book.budget(name)
-        draws = sum(count for _, count in book.draw_counts(population=name))
-        line = f'{name}: {draws} draws for {len(book.releases(name))} releases'
-        if budget is None and delta is None:
-          line += '; no budget (give --delta for epsilon)'
-        else:
-          spent = book.spent(name, delta)
-          line += f'; spent {spent.describe()}'
-          if budget is not None and delta in (None, budget.delta):
-            left = max(0.0, budget.epsilon - spent.epsilon)
-            line += (
-              f'; budget {budget.epsilon:g},'
-              f' left {guarantee.epsilon_text(left)}'
-            )
-          for warning in spent.warnings:
-            line += f'; warning: {warning}'
-        click.echo(line)
-      if entries:
-        for entry in book.entries(population=population):
-          where = '' if entry.round_number is None else entry.round_number
-          click.echo(
-            f'{entry.sequence:>6} {entry.recorded_at[:19]} {entry.kind:<8}'
-            f' {entry.population} {entry.release} {where}'
-            f' attempt {entry.attempt} {entry.digest[:12]}'
+  with ledger_lib.Ledger.open(url, create=False) as book:
+    names = book.populations() if population is None else [population]
+    if not names:
+      click.echo('the ledger is empty')
+    for name in names:
+      budget = book.budget(name)
+      draws = sum(count for _, count in book.draw_counts(population=name))
+      line = f'{name}: {draws} draws for {len(book.releases(name))} releases'
+      if budget is None and delta is None:
+        line += '; no budget (give --delta for epsilon)'
+      else:
+        spent = book.spent(name, delta)
+        line += f'; spent {spent.describe()}'
+        if budget is not None and delta in (None, budget.delta):
+          left = max(0.0, budget.epsilon - spent.epsilon)
+          line += (
+            f'; budget {budget.epsilon:g}, left {guarantee.epsilon_text(left)}'
           )
+        for warning in spent.warnings:
+          line += f'; warning: {warning}'
+      click.echo(line)
+    if entries:
+      for entry in book.entries(population=population):
+        where = '' if entry.round_number is None else entry.round_number
+        click.echo(
+          f'{entry.sequence:>6} {entry.recorded_at[:19]} {entry.kind:<8}'
+          f' {entry.population} {entry.release} {where}'
+          f' attempt {entry.attempt} {entry.digest[:12]}'
+        )
 
 
 @ledger.command('verify')
 @_ledger_option
 def ledger_verify(url: str) -> None:
-  """Checks the hash chain; exit code 1 if anything was changed.
+  """Checks the hash chain; exit code 5 if anything was changed.
 
   Finds entries that were edited, deleted, reordered or replayed, and a ledger
   that was truncated or replaced by an older copy.
@@ -184,16 +169,15 @@ def ledger_verify(url: str) -> None:
   Example:
     dpemb ledger verify --ledger runs/ledger.sqlite
   """
-  with _errors_as_lines():
-    from tff_dpemb.privacy import ledger as ledger_lib
+  from tff_dpemb.privacy import ledger as ledger_lib
 
-    with ledger_lib.Ledger.open(url, create=False) as book:
-      problems = book.verify()
-      count, digest = book.head()
+  with ledger_lib.Ledger.open(url, create=False) as book:
+    problems = book.verify()
+    count, digest = book.head()
   for problem in problems:
     click.echo(f'problem: {problem}', err=True)
   if problems:
-    raise SystemExit(1)
+    raise click.exceptions.Exit(_VERIFICATION_FAILED)
   click.echo(f'{count} entries, chain whole, head {digest}')
 
 
@@ -212,23 +196,22 @@ def ledger_export(url: str, population: str | None, composed: bool) -> None:
   Example:
     dpemb ledger export --population glyphs > glyphs.jsonl
   """
-  with _errors_as_lines():
-    from tff_dpemb.privacy import events
-    from tff_dpemb.privacy import ledger as ledger_lib
+  from tff_dpemb.privacy import events
+  from tff_dpemb.privacy import ledger as ledger_lib
 
-    with ledger_lib.Ledger.open(url, create=False) as book:
-      if composed:
-        names = book.populations() if population is None else [population]
-        lines: list[dict[str, Any]] = [
-          {
-            'population': name,
-            'event': events.to_json(book.composed_event(name)),
-          }
-          for name in names
-        ]
-      else:
-        entries = book.entries(population=population)
-        lines = [entry.to_json() for entry in entries]
+  with ledger_lib.Ledger.open(url, create=False) as book:
+    if composed:
+      names = book.populations() if population is None else [population]
+      lines: list[dict[str, Any]] = [
+        {
+          'population': name,
+          'event': events.to_json(book.composed_event(name)),
+        }
+        for name in names
+      ]
+    else:
+      entries = book.entries(population=population)
+      lines = [entry.to_json() for entry in entries]
   for line in lines:
     click.echo(json.dumps(line, sort_keys=True))
 
@@ -256,25 +239,24 @@ def ledger_budget(
   Example:
     dpemb ledger budget glyphs --epsilon 8 --delta 1e-5 --approved-by dpo
   """
-  with _errors_as_lines():
-    from tff_dpemb.privacy import guarantee
-    from tff_dpemb.privacy import ledger as ledger_lib
+  from tff_dpemb.privacy import guarantee
+  from tff_dpemb.privacy import ledger as ledger_lib
 
-    if (epsilon is None) != (delta is None):
-      raise click.UsageError('--epsilon and --delta must be given together.')
-    with ledger_lib.Ledger.open(url, create=epsilon is not None) as book:
-      if epsilon is not None:
-        book.set_budget(
-          population,
-          guarantee.Budget(epsilon, delta),
-          replace=replace,
-          approved_by=approved_by,
-        )
-      budget = book.budget(population)
-      if budget is None:
-        click.echo(f'{population}: no budget')
-        return
-      spent = book.spent(population)
+  if (epsilon is None) != (delta is None):
+    raise click.UsageError('--epsilon and --delta must be given together.')
+  with ledger_lib.Ledger.open(url, create=epsilon is not None) as book:
+    if epsilon is not None and delta is not None:
+      book.set_budget(
+        population,
+        guarantee.Budget(epsilon, delta),
+        replace=replace,
+        approved_by=approved_by,
+      )
+    budget = book.budget(population)
+    if budget is None:
+      click.echo(f'{population}: no budget')
+      return
+    spent = book.spent(population)
   click.echo(
     f'{population}: budget epsilon {budget.epsilon:g} at delta'
     f' {budget.delta:.3g}, spent {guarantee.epsilon_text(spent.epsilon)},'
@@ -309,19 +291,18 @@ def certificate_show(path: str | None, form: str, schema: bool) -> None:
   Example:
     dpemb certificate show certificate.json --format html > certificate.html
   """
-  with _errors_as_lines():
-    from tff_dpemb.privacy import certificate as certificate_lib
-    from tff_dpemb.privacy import certificate_schema
+  from tff_dpemb.privacy import certificate as certificate_lib
+  from tff_dpemb.privacy import certificate_schema
 
-    if schema:
-      click.echo(json.dumps(certificate_schema.SCHEMA, indent=2))
-      return
-    if path is None:
-      raise click.UsageError('PATH must be given.')
-    content = certificate_lib.read(_certificate_path(path))
-    problems = certificate_schema.problems(content)
-    if problems:
-      raise certificate_lib.CertificateError(problems[0])
+  if schema:
+    click.echo(json.dumps(certificate_schema.SCHEMA, indent=2))
+    return
+  if path is None:
+    raise click.UsageError('PATH must be given.')
+  content = certificate_lib.read(_certificate_path(path))
+  problems = certificate_schema.problems(content)
+  if problems:
+    raise certificate_lib.CertificateError(problems[0])
   match form:
     case 'markdown':
       click.echo(certificate_lib.to_markdown(content), nl=False)
@@ -335,7 +316,7 @@ def certificate_show(path: str | None, form: str, schema: bool) -> None:
 @click.argument('path')
 @click.option('--ledger', 'url', metavar='URL', help='Check against this too.')
 def certificate_verify(path: str, url: str | None) -> None:
-  """Recomputes a certificate; exit code 1 if anything does not hold.
+  """Recomputes a certificate; exit code 5 if anything does not hold.
 
   Epsilon is recomputed from the mechanism and the sampling alone, the hashes
   of the artefacts beside it are checked, and with --ledger that every draw of
@@ -345,21 +326,20 @@ def certificate_verify(path: str, url: str | None) -> None:
   Example:
     dpemb certificate verify export/1 --ledger runs/ledger.sqlite
   """
-  with _errors_as_lines():
-    from tff_dpemb.privacy import certificate as certificate_lib
-    from tff_dpemb.privacy import ledger as ledger_lib
+  from tff_dpemb.privacy import certificate as certificate_lib
+  from tff_dpemb.privacy import ledger as ledger_lib
 
-    place = _certificate_path(path)
-    with contextlib.ExitStack() as stack:
-      book = None
-      if url is not None:
-        book = stack.enter_context(ledger_lib.Ledger.open(url, create=False))
-      problems = certificate_lib.verify(place, ledger=book)
-    for problem in problems:
-      click.echo(f'problem: {problem}', err=True)
-    if problems:
-      raise SystemExit(1)
-    content = certificate_lib.read(place)
+  place = _certificate_path(path)
+  with contextlib.ExitStack() as stack:
+    book = None
+    if url is not None:
+      book = stack.enter_context(ledger_lib.Ledger.open(url, create=False))
+    problems = certificate_lib.verify(place, ledger=book)
+  for problem in problems:
+    click.echo(f'problem: {problem}', err=True)
+  if problems:
+    raise click.exceptions.Exit(_VERIFICATION_FAILED)
+  content = certificate_lib.read(place)
   click.echo(f'holds: {content["statement"]["text"]}')
   if url is None:
     click.echo('not checked against a ledger (give --ledger)')

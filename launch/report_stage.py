@@ -45,9 +45,9 @@ def report(run: Run) -> None:
       'retrieval': {
         'recall_at_1': figures['trained']['recall_at_1']['value'],
         'interval': figures['trained']['recall_at_1'],
-        'mean_average_precision': figures['trained'][
-          'mean_average_precision'
-        ]['value'],
+        'mean_average_precision': figures['trained']['mean_average_precision'][
+          'value'
+        ],
       },
       'export': {
         'saved_model': exported['saved_model'],
@@ -263,5 +263,3 @@ def _summary(content: dict[str, Any], run: Run) -> str:
     f'report: {run.report_html}',
   ]
   return '\n'.join(lines)
-
-

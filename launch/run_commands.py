@@ -66,7 +66,9 @@ def _sigterm_ends_cleanly() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
-def stage_command(name: str, stages: tuple[str, ...], text: str) -> click.Command:
+def stage_command(
+  name: str, stages: tuple[str, ...], text: str
+) -> click.Command:
   """Returns a command that runs `stages` ('module:function' of launch)."""
 
   @click.command(name=name, help=text)
@@ -87,7 +89,8 @@ _EXAMPLE = '\b\nExample:\n  dpemb {} launch/configs/quickstart.toml\n'
 pretrain = stage_command(
   'pretrain',
   ('stages:data', 'stages:pretrain'),
-  'Pretrain the backbone on the public store.\n\n' + _EXAMPLE.format('pretrain'),
+  'Pretrain the backbone on the public store.\n\n'
+  + _EXAMPLE.format('pretrain'),
 )
 train = stage_command(
   'train',

@@ -74,9 +74,10 @@ def pretrain(run: Run) -> None:
   content: dict[str, Any] = {'enabled': settings.enabled, 'steps': 0}
   if settings.enabled:
     images, labels, _ = public.read_all()
-    with stage('pretraining on public images'), _bar(
-      settings.steps, 'pretrain', 'step'
-    ) as bar:
+    with (
+      stage('pretraining on public images'),
+      _bar(settings.steps, 'pretrain', 'step') as bar,
+    ):
 
       def on_progress(done: int, loss: float) -> None:
         bar.update(done - bar.n)
@@ -126,6 +127,7 @@ def train(run: Run) -> None:
   initial = embedding_model.load_weights(run.pretrained / 'weights.npz')
   with contextlib.ExitStack() as stack:
     stack.enter_context(stage('DP-FedEmb rounds on private users'))
+    run.training.mkdir(parents=True, exist_ok=True)
     ledger = stack.enter_context(open_ledger(run))
     lease = ledger.acquire_lease(run.config.name, 'train')
     stack.callback(ledger.release_lease, lease)
@@ -148,8 +150,9 @@ def train(run: Run) -> None:
         recall=curve.last_text(),
       )
 
-    executor = stack.enter_context(executors.local())
-    del executor
+    stack.enter_context(
+      executors.local(log_path=run.training / 'worker.log')
+    )
     result = program.train(
       run.config,
       plan=plan,
@@ -259,7 +262,9 @@ def checkpoints_exist(run: Run) -> bool:
 
 
 def _training_digest(run: Run) -> str:
-  return run.config.digest('data', 'model', 'pretraining', 'privacy', 'training')
+  return run.config.digest(
+    'data', 'model', 'pretraining', 'privacy', 'training'
+  )
 
 
 def _round_charge(run, ledger, plan, lease) -> Callable[[int], int]:

@@ -167,8 +167,8 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
       digest.update(f'{name}\0{sha256_of(file)}\n'.encode())
     return digest.hexdigest()
   try:
-    with path.open('rb') as file:
-      return hashlib.file_digest(file, 'sha256').hexdigest()
+    with path.open('rb') as stream:
+      return hashlib.file_digest(stream, 'sha256').hexdigest()
   except OSError as error:
     raise ArtifactError(
       f'{str(path)!r} must be a readable file ({error.strerror}).'

@@ -228,7 +228,9 @@ def _apply_override(content: dict[str, Any], override: str) -> None:
   for part in parts[:-1]:
     content = content.setdefault(part, {})
     if not isinstance(content, dict):
-      raise ConfigError(f'--set {key}: {part!r} must be a section, not a value.')
+      raise ConfigError(
+        f'--set {key}: {part!r} must be a section, not a value.'
+      )
   content[parts[-1]] = value
 
 

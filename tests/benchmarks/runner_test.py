@@ -17,7 +17,9 @@ def folder(tmp_path, monkeypatch):
   monkeypatch.setattr(runner, '_RESULTS', tmp_path / 'results')
 
   def add(name, measures, text='What it shows.'):
-    (tmp_path / f'{name}.py').write_text(f'"""{text}\n\nMore."""\n')
+    (tmp_path / f'{name}.py').write_text(
+      f'"""{text}\n\nMore."""\ndef measure(): ...\n'
+    )
     module = types.ModuleType(f'benchmarks.{name}')
     module.measure = lambda: measures
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -51,7 +53,10 @@ class TestMeasures:
 class TestMain:
   def test_lists_without_importing(self, folder, capsys):
     folder('fast', [])
-    (folder.path / 'slow.py').write_text('"""Slow one."""\nimport no_such')
+    (folder.path / 'slow.py').write_text(
+      '"""Slow one."""\nimport no_such\ndef measure(): ...\n'
+    )
+    (folder.path / 'shared.py').write_text('"""Parts."""\n')
     assert runner.main([]) == 0
     assert capsys.readouterr().out.splitlines() == [
       'make bench NAME=fast            What it shows.',

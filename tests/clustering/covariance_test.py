@@ -36,9 +36,7 @@ def test_without_noise_nothing_changes():
 
 def test_pure_noise_gives_the_public_target():
   target = np.diag([1.0, 2.0, 3.0])
-  repaired = covariance.repair(
-    np.zeros((3, 3)), target, noise_energy=1e4
-  )
+  repaired = covariance.repair(np.zeros((3, 3)), target, noise_energy=1e4)
   np.testing.assert_allclose(repaired.matrix, target)
   assert repaired.shrinkage == 1
 
@@ -59,9 +57,7 @@ def test_shrinking_helps():
   for seed in range(20):
     noisy = truth + noise(dim, scale, seed)
     energy = scale**2 * dim * (dim + 1) / 2
-    repaired = covariance.repair(
-      noisy, np.eye(dim) / dim, noise_energy=energy
-    )
+    repaired = covariance.repair(noisy, np.eye(dim) / dim, noise_energy=energy)
     raw += np.square(noisy - truth).sum()
     fixed += np.square(repaired.matrix - truth).sum()
   assert fixed < 0.2 * raw

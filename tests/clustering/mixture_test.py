@@ -74,9 +74,9 @@ def test_covariance_per_class():
   points = projection.project(x)
   for k in range(2):
     real = np.cov(points[labels == k].T)
-    assert np.linalg.norm(
-      mixture.covariances[k] - real
-    ) < 0.2 * np.linalg.norm(real)
+    assert np.linalg.norm(mixture.covariances[k] - real) < 0.2 * np.linalg.norm(
+      real
+    )
 
 
 def test_several_components_lower_the_clustering_loss():

@@ -62,9 +62,7 @@ def test_split_shares_are_respected():
     / total
     for name in ('counts', 'sums', 'scatter')
   }
-  assert shares == pytest.approx(
-    {'counts': 0.1, 'sums': 0.5, 'scatter': 0.4}
-  )
+  assert shares == pytest.approx({'counts': 0.1, 'sums': 0.5, 'scatter': 0.4})
 
 
 def test_event_is_one_gaussian_a_pass():

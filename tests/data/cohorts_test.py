@@ -47,7 +47,7 @@ class TestDrawCohort:
     cohort = cohorts.draw_cohort(100_000, 0.4, rng=_rng())
     assert cohort.dtype == np.int64
     assert np.all(np.diff(cohort) > 0)
-    assert 0 <= cohort[0] and cohort[-1] < 100_000
+    assert cohort[0] >= 0 and cohort[-1] < 100_000
 
   def test_costs_the_cohort_not_the_population(self):
     # A population of 10**15 would need petabytes if it were walked.
@@ -95,9 +95,7 @@ class TestAssignVirtualClients:
         indices[indices != user], 8, rng=_rng(7)
       )
       changed = [
-        slot
-        for slot in range(8)
-        if not np.array_equal(full[slot], rest[slot])
+        slot for slot in range(8) if not np.array_equal(full[slot], rest[slot])
       ]
       assert len(changed) == 1
       before = full[changed[0]]
@@ -142,9 +140,7 @@ class TestAssignVirtualClients:
       cohorts.assign_virtual_clients(np.arange(64), 8, rng=rng)
       for _ in range(2)
     )
-    assert any(
-      not np.array_equal(a, b) for a, b in zip(one, two, strict=True)
-    )
+    assert any(not np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
   def test_errors(self):
     with pytest.raises(ValueError, match='num must be > 0, got 0'):

@@ -2,8 +2,8 @@ import io
 import zlib
 
 import numpy as np
-from PIL import Image
 import pytest
+from PIL import Image
 
 from tff_dpemb.data import images
 

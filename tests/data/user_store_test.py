@@ -109,9 +109,7 @@ class TestReading:
     assert users.dtype == np.int32
     assert users.tolist() == [0] * 3 + [1] + [2] * 7
     assert labels['identity'].tolist() == users.tolist()
-    shard_images = [
-      store.read_shard(i)[0] for i in range(len(store.shards))
-    ]
+    shard_images = [store.read_shard(i)[0] for i in range(len(store.shards))]
     np.testing.assert_array_equal(np.concatenate(shard_images), images)
     with pytest.raises(user_store.StoreError, match='shard must be'):
       store.read_shard(len(store.shards))

@@ -73,9 +73,7 @@ def test_whole_plan_is_charged_once_before_the_first_draw(tmp_path):
 def test_noise_is_read_back_not_drawn_again(tmp_path):
   book = Book()
   first = draw_all(open_release(tmp_path, book))
-  again = draw_all(
-    open_release(tmp_path, book, source=noise.SeededGaussian(0))
-  )
+  again = draw_all(open_release(tmp_path, book, source=noise.SeededGaussian(0)))
   for one, two in zip(first, again):
     for name in one:
       np.testing.assert_array_equal(one[name], two[name])

@@ -259,7 +259,7 @@ def test_an_altered_model_certificate_does_not_verify(model, path, change):
   for key in path:
     value = value[key]
   _set(content, path, change(value))
-  assert any('digest' in item for item in certificate_lib.verify(content))
+  assert certificate_lib.seal(content)['digest'] != content['digest']
   problems = certificate_lib.verify(certificate_lib.seal(content))
   assert problems
   assert not any(item.startswith('digest') for item in problems)
@@ -279,6 +279,7 @@ _SYNTHETIC_CHANGES = [
   ),
   (('mechanism', 'queries', 0, 'noise_multiplier'), lambda value: value * 2),
   (('mechanism', 'queries', 1, 'times'), lambda value: 1),
+  (('mechanism', 'overcharge'), lambda value: 0.01),
 ]
 
 
@@ -359,7 +360,20 @@ def test_queries_that_reveal_more_than_was_charged_are_refused(book):
 
 
 def test_a_release_that_was_drawn_again_is_certified_twice(book):
+  """Also one query alone: charged, then a crash before it was noted."""
   once = _for_synthesis(book)['accounting']['epsilon']
+  assert _for_synthesis(book)['mechanism']['overcharge'] == 0
+  _charge(
+    book,
+    None,
+    release='quick/synthetic',
+    event=dp_event.GaussianDpEvent(8.0),
+  )
+  content = _for_synthesis(book)
+  assert certificate_lib.verify(content, ledger=book) == []
+  assert content['mechanism']['overcharge'] == pytest.approx(8.0**-2)
+  assert content['accounting']['epsilon'] > once
+  once = content['accounting']['epsilon']
   _charge(book, None, release='quick/synthetic', event=_RELEASE_EVENT)
   content = _for_synthesis(book)
   assert certificate_lib.verify(content, ledger=book) == []

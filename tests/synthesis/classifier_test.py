@@ -25,9 +25,7 @@ def test_learns_a_class_that_is_not_linear():
 def test_gradient_is_the_derivative():
   rng = np.random.default_rng(0)
   x, targets = rng.normal(size=(6, 4)), rng.integers(0, 3, 6)
-  weights = [
-    rng.normal(size=shape) for shape in ((4, 5), (5,), (5, 3), (3,))
-  ]
+  weights = [rng.normal(size=shape) for shape in ((4, 5), (5,), (5, 3), (3,))]
 
   def loss():
     hidden = np.maximum(x @ weights[0] + weights[1], 0)

@@ -85,7 +85,9 @@ def test_a_dead_worker_is_an_error_and_not_a_hang():
     assert double(1) == 2
     os.kill(worker.pid, signal.SIGKILL)
     assert _wait_until_gone(worker.pid)
-    with pytest.raises(worker_process.ExecutorError, match='ended during the run'):
+    with pytest.raises(
+      worker_process.ExecutorError, match='ended during the run'
+    ):
       double(2)
 
 

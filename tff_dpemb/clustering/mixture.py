@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tff_dpemb.clustering import centres as centres_lib
 from tff_dpemb.clustering import covariance
 from tff_dpemb.clustering import errors
 from tff_dpemb.clustering import noise
@@ -86,7 +87,7 @@ def fit(
   centres = np.zeros((classes, 1, dim))
   users = np.zeros(classes)
   weights = np.ones((classes, 1))
-  precision = np.zeros(classes)  # 1 / variance of the centres so far
+  precision = np.zeros((classes, 1))  # 1 / variance of the centres so far
   scatter = None
   for i, step in enumerate(plan.passes):
     if i == 1 and plan.components_per_class > 1:
@@ -98,7 +99,7 @@ def fit(
       scatter='none' if step.scatter is None else plan.covariance,
     )
     noisy = release(i, query, accumulate(query))
-    if query.counts:
+    if step.counts is not None:
       counts = noisy['counts'].reshape(centres.shape[:2]) / queries.COUNT_STEPS
       if i == 0:
         users = counts.sum(axis=1)
@@ -107,16 +108,19 @@ def fit(
     shifts = noisy['sums'].reshape(centres.shape) / queries.COUNT_STEPS
     shifts = shifts * (query.radius / per_cell[:, :, None])
     deviation = step.sums * query.radius / per_cell
+    fresh = deviation**-2
     if centres.shape[1] == 1:  # Earlier rounds measured the same centre.
-      fresh = deviation[:, 0] ** -2
-      shifts *= (fresh / (fresh + precision))[:, None, None]
-      precision = precision + fresh
-    if query.scatter != 'none':
+      shifts *= (fresh / (fresh + precision))[:, :, None]
+      fresh = fresh + precision
+    precision = fresh
+    if step.scatter is not None:
       scatter = _covariances(
         noisy['scatter'], query, step.scatter, users, weights, shifts
       )
     centres = _clip(centres + shifts, projection.radius)
-  return _finish(plan, projection, centres, weights, users, scatter)
+  return _finish(
+    plan, projection, centres, 1 / precision, weights, users, scatter
+  )
 
 
 def fit_array(
@@ -170,7 +174,7 @@ def class_indices(labels: np.ndarray, classes: Sequence[int]) -> np.ndarray:
 
 def threshold(plan: plan_lib.ClusteringPlan) -> float:
   """Returns the noisy number of users below which a class is dropped."""
-  return max(MINIMUM_USERS, _STDDEVS * plan.passes[0].counts)
+  return max(MINIMUM_USERS, _STDDEVS * plan.passes[0].multipliers['counts'])
 
 
 def _spread(
@@ -232,7 +236,9 @@ def _clip(centres: np.ndarray, radius: float) -> np.ndarray:
   return centres * np.minimum(1.0, radius / np.maximum(norms, 1e-12))
 
 
-def _finish(plan, projection, centres, weights, users, scatter) -> Mixture:
+def _finish(
+  plan, projection, centres, variances, weights, users, scatter
+) -> Mixture:
   least = threshold(plan)
   keep = np.flatnonzero(users >= least)
   outcomes = []
@@ -257,15 +263,23 @@ def _finish(plan, projection, centres, weights, users, scatter) -> Mixture:
     for matrix, energy in zip(*scatter)
   ]
   of_class = [repaired[k if len(repaired) > 1 else 0] for k in keep]
+  covariances = np.stack([item.matrix for item in of_class])
+  shrunk = centres_lib.shrink(
+    centres[keep].reshape(-1, plan.projection_dim),
+    variances[keep].reshape(-1),
+    (users[keep, None] * weights[keep]).reshape(-1),
+    covariances.mean(axis=0),
+  )
   return Mixture(
     classes=tuple(plan.classes[k] for k in keep),
     weights=weights[keep],
-    centres=centres[keep],
-    covariances=np.stack([item.matrix for item in of_class]),
+    centres=shrunk.centres.reshape(centres[keep].shape),
+    covariances=covariances,
     noisy_users=users[keep],
     outcomes=tuple(outcomes),
     diagnostics={
       'user_threshold': least,
+      'centres': {'signal': shrunk.signal, 'kept': shrunk.kept},
       'covariance': [
         {
           'shrinkage_to_public': item.shrinkage,

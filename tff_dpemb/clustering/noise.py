@@ -21,10 +21,15 @@ _DISTANCE = 0.05
 
 
 class NoiseSource(Protocol):
-  """Draws integer noise; `certifiable` tells whether it may be released."""
+  """Draws integer noise."""
 
-  certifiable: bool
-  description: str
+  @property
+  def certifiable(self) -> bool:
+    """Returns whether it may be released."""
+
+  @property
+  def description(self) -> str:
+    """Returns what manifest and certificate say about the source."""
 
   def draw(self, scale: float, size: int) -> np.ndarray:
     """Returns [size] int64 of standard deviation `scale`, independent."""

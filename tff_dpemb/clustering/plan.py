@@ -229,9 +229,7 @@ def noise_multiplier_for(epsilon: float, delta: float) -> float:
     ClusteringError: epsilon or delta is out of range.
   """
   if not (math.isfinite(epsilon) and 0 < epsilon <= 100):
-    raise errors.ClusteringError(
-      f'epsilon must be in (0, 100], got {epsilon}.'
-    )
+    raise errors.ClusteringError(f'epsilon must be in (0, 100], got {epsilon}.')
   if not 0 < delta < 1:
     raise errors.ClusteringError(f'delta must be in (0, 1), got {delta}.')
   import dp_accounting  # Slow to import.

@@ -4,11 +4,11 @@ Every user's rows are weighted 1/m, m = the user's rows in declared classes,
 so that the user's whole contribution to a query, over all classes jointly, is
 bounded whatever the rows are:
 
-| query   | a user adds (in units of the grid)                | L2 sensitivity |
+| query   | a user adds, in units of 2^36 grid steps          | L2 sensitivity |
 |---------|---------------------------------------------------|----------------|
-| counts  | sum of 1/m over the component's rows       [C]    | 1              |
-| sums    | sum of (residual / radius) / m             [C, d] | 1              |
-| scatter | sum of r r^T / m, r = residual / radius    [S, d, d] | 1 (Frobenius) |
+| counts  | [C]: sum of 1/m over the component's rows         | 1              |
+| sums    | [C, d]: sum of r/m, r = residual / radius         | 1              |
+| scatter | [S, d, d]: sum of r r^T / m                       | 1 (Frobenius)  |
 
 for adding or removing one user. Residuals are points minus the centre of
 their component, clipped to `radius`. Values are truncated toward zero *row by
@@ -101,7 +101,7 @@ class Query:
       ClusteringError: Shapes disagree.
     """
     points, labels, users = (np.asarray(a) for a in (points, labels, users))
-    classes, components, dim = self.centres.shape
+    classes, _, dim = self.centres.shape
     if (
       points.ndim != 2
       or points.shape[1] != dim
@@ -117,9 +117,7 @@ class Query:
     result = self.zero()
     if not len(points):
       return result
-    _, inverse, here = np.unique(
-      users, return_inverse=True, return_counts=True
-    )
+    _, inverse, here = np.unique(users, return_inverse=True, return_counts=True)
     rows = here[inverse].astype(np.float64)
     if rows_of_user is not None:  # Never fewer than what is seen here.
       rows = np.maximum(rows, np.asarray(rows_of_user)[users])

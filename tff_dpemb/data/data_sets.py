@@ -131,9 +131,7 @@ def verify(directory: str | os.PathLike[str]) -> dict[str, int]:
   found = {split: store.digest for split, store in stores.items()}
   if found != expected:
     changed = sorted(
-      split
-      for split in SPLITS
-      if found.get(split) != expected.get(split)
+      split for split in SPLITS if found.get(split) != expected.get(split)
     )
     raise DataError(
       f'stores {changed} must be those of {MANIFEST}, got others; make the'

@@ -52,7 +52,7 @@ def decode(
     with warnings.catch_warnings():
       # Pillow warns of large images; the limit here is max_pixels.
       warnings.simplefilter('ignore', Image.DecompressionBombWarning)
-      image = Image.open(io.BytesIO(data), formats=_FORMATS)
+      image: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
       pixels = image.width * image.height
       if pixels > max_pixels:
         raise ImageError(

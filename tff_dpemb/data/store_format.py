@@ -192,7 +192,7 @@ def check_digest(directory: pathlib.Path, info: FileInfo) -> None:
     raise _damaged(path, 'its SHA-256 differs from the manifest')
 
 
-def _damaged(path: pathlib.Path, reason: str) -> StoreError:
+def _damaged(path: pathlib.Path, reason: str | None) -> StoreError:
   return StoreError(
     f'{str(path)!r} is damaged or missing ({reason}); copy it again from a'
     ' backup or build the store again.'

@@ -1,7 +1,9 @@
 """Writes a user store: append users, publish whole or not at all."""
 
+import contextlib
 import os
 import pathlib
+import types
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -58,21 +60,26 @@ class StoreWriter:
     Raises:
       StoreError: The shape, encoding or a label column breaks a rule.
     """
-    if len(image_shape) != 3 or min(image_shape) < 1 or (
-      image_shape[2] not in (1, 3)
+    if (
+      len(image_shape) != 3
+      or min(image_shape) < 1
+      or image_shape[2] not in (1, 3)
     ):
       raise StoreError(
         'image_shape must be (height, width, 1 or 3), got'
         f' {tuple(image_shape)}.'
       )
     if encoding not in ('raw', 'encoded'):
-      raise StoreError(f"encoding must be 'raw' or 'encoded', got {encoding!r}.")
+      raise StoreError(
+        f"encoding must be 'raw' or 'encoded', got {encoding!r}."
+      )
     for column in label_names:
       if column in ('image', 'user'):
         raise StoreError(f'label column must not be named {column!r}.')
     self._path = pathlib.Path(path)
     self._name = name
-    self._shape = tuple(int(side) for side in image_shape)
+    height, width, channels = map(int, image_shape)
+    self._shape = (height, width, channels)
     self._label_names = {
       column: list(names) for column, names in label_names.items()
     }
@@ -81,7 +88,7 @@ class StoreWriter:
     self._licence = licence
     self._replace = replace
     self._shard_bytes = shard_bytes
-    self._directory: pathlib.Path | None = None
+    self._open = False
     self._index_of: dict[str, int] = {}
     self._extents: list[np.ndarray] = []  # [k, (user, shard, start, count)]
     self._shards: list[store_format.FileInfo] = []
@@ -92,20 +99,22 @@ class StoreWriter:
       self._path, replace=self._replace
     )
     self._directory = self._publication.__enter__()
+    self._open = True
     return self
 
-  def __exit__(self, kind, error, traceback) -> bool | None:
-    if kind is None:
-      try:
-        self._finish()
-      except BaseException as failure:
-        self._directory = None
-        if not self._publication.__exit__(
-          type(failure), failure, failure.__traceback__
-        ):
-          raise
-    self._directory = None
-    return self._publication.__exit__(kind, error, traceback)
+  def __exit__(
+    self,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: types.TracebackType | None,
+  ) -> bool | None:
+    self._open = False
+    if error is not None:
+      return self._publication.__exit__(kind, error, traceback)
+    with contextlib.ExitStack() as stack:
+      stack.push(self._publication)
+      self._finish()
+    return None
 
   @property
   def num_users(self) -> int:
@@ -130,7 +139,7 @@ class StoreWriter:
       StoreError: There is no image, or a shape, type or class is wrong. The
         message does not tell the user id.
     """
-    if self._directory is None:
+    if not self._open:
       raise StoreError('add_user must be called inside the with block.')
     if not isinstance(user_id, str) or not user_id:
       raise StoreError('user_id must be a string that is not empty.')
@@ -162,11 +171,14 @@ class StoreWriter:
     Raises:
       StoreError: As `add_user`.
     """
-    if self._directory is None:
+    if not self._open:
       raise StoreError('add_users must be called inside the with block.')
     images = np.asarray(images)
-    if self._encoding != 'raw' or images.ndim != 5 or (
-      len(images) != len(user_ids) or not images.shape[1]
+    if (
+      self._encoding != 'raw'
+      or images.ndim != 5
+      or len(images) != len(user_ids)
+      or not images.shape[1]
     ):
       raise StoreError(
         f'images must be raw pixels [{len(user_ids)}, n > 0, height, width,'
@@ -175,14 +187,14 @@ class StoreWriter:
     if not all(isinstance(item, str) and item for item in user_ids):
       raise StoreError('user_id must be a string that is not empty.')
     each = images.shape[1]
-    images = self._checked_images(images.reshape(-1, *images.shape[2:]))
+    rows = self._checked_images(images.reshape(-1, *images.shape[2:]))
     columns = {
       name: np.repeat(column, each)
       for name, column in self._checked_labels(labels, len(user_ids)).items()
     }
     index_of = self._index_of
     users = [index_of.setdefault(item, len(index_of)) for item in user_ids]
-    self._append(np.repeat(np.array(users, np.int32), each), images, columns)
+    self._append(np.repeat(np.array(users, np.int32), each), rows, columns)
 
   def _checked_images(
     self, images: np.ndarray | Sequence[bytes]
@@ -273,7 +285,9 @@ class StoreWriter:
   def _clear(self) -> None:
     self._images: list = []
     self._users: list[np.ndarray] = []
-    self._labels = {column: [] for column in self._label_names}
+    self._labels: dict[str, list[np.ndarray]] = {
+      column: [] for column in self._label_names
+    }
     self._rows = 0
     self._pending_bytes = 0
 
@@ -344,32 +358,36 @@ class StoreWriter:
     ids = list(self._index_of)
     hashes = np.array([store_format.hash_of(item) for item in ids], np.uint64)
     order = np.argsort(hashes, kind='stable')
-    return pa.RecordBatch.from_pydict({
-      'id': pa.array(ids, pa.large_string()),
-      'first_extent': pa.array(np.cumsum(extents) - extents),
-      'num_extents': pa.array(extents.astype(np.int32)),
-      'num_examples': pa.array(examples.astype(np.int64)),
-      'sorted_hash': pa.array(hashes[order]),
-      'sorted_index': pa.array(order.astype(np.int64)),
-    })
+    return pa.RecordBatch.from_pydict(
+      {
+        'id': pa.array(ids, pa.large_string()),
+        'first_extent': pa.array(np.cumsum(extents) - extents),
+        'num_extents': pa.array(extents.astype(np.int32)),
+        'num_examples': pa.array(examples.astype(np.int64)),
+        'sorted_hash': pa.array(hashes[order]),
+        'sorted_index': pa.array(order.astype(np.int64)),
+      }
+    )
 
   def _extents_batch(self) -> pa.RecordBatch:
     extents = np.concatenate(self._extents)
     extents = extents[np.argsort(extents[:, 0], kind='stable')]
     names = ('user', 'shard', 'start', 'count')
-    return pa.RecordBatch.from_pydict({
-      name: pa.array(extents[:, column]) for column, name in enumerate(names)
-    })
+    return pa.RecordBatch.from_pydict(
+      {name: pa.array(extents[:, column]) for column, name in enumerate(names)}
+    )
 
   def _classes_batch(self) -> pa.RecordBatch:
     columns = list(self._label_names)
-    return pa.RecordBatch.from_pydict({
-      'column': pa.array(
-        [column for column in columns for _ in self._label_names[column]],
-        pa.large_string(),
-      ),
-      'name': pa.array(
-        [name for column in columns for name in self._label_names[column]],
-        pa.large_string(),
-      ),
-    })
+    return pa.RecordBatch.from_pydict(
+      {
+        'column': pa.array(
+          [column for column in columns for _ in self._label_names[column]],
+          pa.large_string(),
+        ),
+        'name': pa.array(
+          [name for column in columns for name in self._label_names[column]],
+          pa.large_string(),
+        ),
+      }
+    )

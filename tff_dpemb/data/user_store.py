@@ -297,16 +297,12 @@ class UserStore:
   def _names_of(self, label: str) -> Sequence[str]:
     names: Mapping[str, Sequence[str]] = self.manifest.label_names
     if label not in names:
-      raise StoreError(
-        f'label must be one of {sorted(names)}, got {label!r}.'
-      )
+      raise StoreError(f'label must be one of {sorted(names)}, got {label!r}.')
     return names[label]
 
   def _checked(self, index: int) -> int:
     if not 0 <= index < self.num_users:
-      raise StoreError(
-        f'user must be in [0, {self.num_users}), got {index}.'
-      )
+      raise StoreError(f'user must be in [0, {self.num_users}), got {index}.')
     return int(index)
 
   def _shard(self, index: int) -> _Shard:
@@ -336,7 +332,9 @@ class UserStore:
   def _pixels(self, shard: _Shard, rows: np.ndarray) -> np.ndarray:
     if isinstance(shard.images, np.ndarray):
       return shard.images[rows]
-    return np.stack([
-      image_codec.decode(shard.images[int(row)].as_py(), self.image_shape)
-      for row in rows
-    ])
+    return np.stack(
+      [
+        image_codec.decode(shard.images[int(row)].as_py(), self.image_shape)
+        for row in rows
+      ]
+    )

@@ -127,8 +127,9 @@ def publish(
       if parity.min_cosine < min_cosine:
         raise ParityError(
           f'min_cosine must be >= {min_cosine}, got {parity.min_cosine:.6f}'
-          f' (saved_model {parity.saved_model:.6f}, tflite'
-          f' {parity.tflite:.6f}); the export was not published.'
+          f' (saved_model {parity.saved_model:.6f}, from files'
+          f' {parity.saved_model_bytes:.6f}, tflite {parity.tflite:.6f}); the'
+          ' export was not published.'
         )
       files = _hashes(directory)
       digest = digest_of_files(files)

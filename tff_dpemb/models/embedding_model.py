@@ -84,9 +84,7 @@ class PureBackbone:
   def num_parameters(self) -> int:
     return sum(int(np.prod(shape)) for shape in self.shapes)
 
-  def apply(
-    self, weights: Sequence[tf.Tensor], images: tf.Tensor
-  ) -> tf.Tensor:
+  def apply(self, weights: Sequence[tf.Tensor], images: tf.Tensor) -> tf.Tensor:
     """Returns embeddings [N, D] of images [N, H, W, C]; graph mode only.
 
     Differentiate with `tf.gradients`: the imported operations are not seen by
@@ -122,8 +120,7 @@ def lift(backbone: tf.keras.Model) -> PureBackbone:
     for index, variable in enumerate(backbone.trainable_variables)
   }
   captured = {
-    inner.name.split(':')[0]: outer
-    for outer, inner in concrete.graph.captures
+    inner.name.split(':')[0]: outer for outer, inner in concrete.graph.captures
   }
   frozen = {id(v.handle): v for v in backbone.non_trainable_variables}
   image_input = concrete.inputs[0].name
@@ -166,7 +163,9 @@ def lift(backbone: tf.keras.Model) -> PureBackbone:
   return PureBackbone(
     graph_def=graph_def,
     names=weight_names(backbone),
-    shapes=tuple(tuple(v.shape.as_list()) for v in backbone.trainable_variables),
+    shapes=tuple(
+      tuple(v.shape.as_list()) for v in backbone.trainable_variables
+    ),
     image_shape=image_shape,
     embedding_dim=int(backbone.output_shape[-1]),
     input_names=(image_input, *(place[i] for i in range(len(place)))),

@@ -116,7 +116,7 @@ class EmbedShard(beam.DoFn):
     self._label = label
     self._directory = directory
     self._open_export = open_export
-    self._store: user_store.UserStore | None = None
+    self._store: Any = None
     self._export: Any = None
 
   def setup(self):
@@ -125,10 +125,12 @@ class EmbedShard(beam.DoFn):
 
   def process(self, index: int):
     images, labels, users = self._store.read_shard(index)
-    embeddings = np.concatenate([
-      self._export.embed(images[start : start + _BATCH])
-      for start in range(0, len(images), _BATCH)
-    ])
+    embeddings = np.concatenate(
+      [
+        self._export.embed(images[start : start + _BATCH])
+        for start in range(0, len(images), _BATCH)
+      ]
+    )
     if self._label:
       labels = labels[self._label]
     else:
@@ -216,13 +218,15 @@ def write_part(
   """Writes one part, whole or not at all."""
   embeddings = np.ascontiguousarray(embeddings, np.float32)
   values = pa.array(embeddings.reshape(-1), pa.float32())
-  table = pa.table({
-    'user': pa.array(users, pa.int64()),
-    'label': pa.array(labels, pa.int32()),
-    'embedding': pa.FixedSizeListArray.from_arrays(
-      values, embeddings.shape[1]
-    ),
-  })
+  table = pa.table(
+    {
+      'user': pa.array(users, pa.int64()),
+      'label': pa.array(labels, pa.int32()),
+      'embedding': pa.FixedSizeListArray.from_arrays(
+        values, embeddings.shape[1]
+      ),
+    }
+  )
   sink = pa.BufferOutputStream()
   parquet.write_table(table, sink, compression='none', use_dictionary=False)
   artifacts.atomic_write_bytes(path, sink.getvalue().to_pybytes())

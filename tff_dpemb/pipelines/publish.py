@@ -87,7 +87,9 @@ class SyntheticRelease:
       'queries': queries,
       'norm_bound': self.manifest['projection']['norm_bound'],
       'covariance_floor': min(floors),
-      'thresholds': f'a class with fewer than {least:.2f} noisy users is dropped',
+      'thresholds': (
+        f'a class with fewer than {least:.2f} noisy users is dropped'
+      ),
       'dropped_classes': [
         item['name']
         for item in self.manifest['classes']
@@ -245,6 +247,7 @@ def run(
       'norm_bound_within_class': projection.within_radius,
     },
     'thresholds': {'users': mixture.diagnostics['user_threshold']},
+    'centres': mixture.diagnostics['centres'],
     'covariance': mixture.diagnostics['covariance'],
     'noise': source.description,
     'certifiable': source.certifiable,
@@ -295,12 +298,14 @@ def _publish(
 ) -> dict[str, Any]:
   """Writes the set; an equal one that is there already is left alone."""
   offsets = np.arange(0, embeddings.size + 1, embeddings.shape[1], np.int32)
-  table = pa.table({
-    'label': pa.array(labels, pa.int32()),
-    'embedding': pa.ListArray.from_arrays(
-      pa.array(offsets), pa.array(embeddings.reshape(-1), pa.float32())
-    ),
-  })
+  table = pa.table(
+    {
+      'label': pa.array(labels, pa.int32()),
+      'embedding': pa.ListArray.from_arrays(
+        pa.array(offsets), pa.array(embeddings.reshape(-1), pa.float32())
+      ),
+    }
+  )
   sink = pa.BufferOutputStream()
   parquet.write_table(table, sink, compression='zstd', use_dictionary=['label'])
   content = sink.getvalue().to_pybytes()
@@ -317,9 +322,9 @@ def _publish(
 def _embed_public(
   store, export, config, restricted, pipeline_options, open_export
 ) -> embed.Embeddings:
-  has_label = config.label in user_store.UserStore.open(
-    store
-  ).manifest.label_names
+  has_label = (
+    config.label in user_store.UserStore.open(store).manifest.label_names
+  )
   return embed.embed(
     store=store,
     export=export,

@@ -73,15 +73,17 @@ class Release:
     import dp_accounting  # Slow to import.
 
     passes = {step.name: step for step in self.plan.passes}
-    return dp_accounting.ComposedDpEvent([
-      event
-      for name in self.charges()
-      for event in (
-        [step.event() for step in self.plan.passes]
-        if name == 'plan'
-        else [passes[name].event()]
-      )
-    ])
+    return dp_accounting.ComposedDpEvent(
+      [
+        event
+        for name in self.charges()
+        for event in (
+          [step.event() for step in self.plan.passes]
+          if name == 'plan'
+          else [passes[name].event()]
+        )
+      ]
+    )
 
   def _pay(self, name: str, event) -> None:
     self.charge(event, self.name)  # Durable when it returns.

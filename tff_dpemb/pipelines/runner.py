@@ -7,11 +7,12 @@ the run's directories on a file system that all of them mount.
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import apache_beam as beam
 from apache_beam.options import pipeline_options as options_lib
 
-Options = options_lib.PipelineOptions | Sequence[str] | None
+Options: TypeAlias = options_lib.PipelineOptions | Sequence[str] | None
 
 # The in-process direct runner by name: plain 'DirectRunner' may fetch another
 # one over the network.
@@ -20,12 +21,14 @@ _DEFAULT_RUNNER = 'FnApiRunner'
 
 def pipeline_options(options: Options) -> options_lib.PipelineOptions:
   """Returns options; flags such as `--runner=FlinkRunner` are accepted."""
-  if not isinstance(options, options_lib.PipelineOptions):
-    options = options_lib.PipelineOptions(list(options or ()))
-  standard = options.view_as(options_lib.StandardOptions)
+  if isinstance(options, options_lib.PipelineOptions):
+    chosen = options
+  else:
+    chosen = options_lib.PipelineOptions(list(options or ()))
+  standard = chosen.view_as(options_lib.StandardOptions)
   if standard.runner in (None, 'DirectRunner'):
     standard.runner = _DEFAULT_RUNNER
-  return options
+  return chosen
 
 
 @contextlib.contextmanager

@@ -108,83 +108,87 @@ def guarantee_of_counts(
   """Returns the guarantee of counted events (`events.flatten`, `merge`)."""
   if not (isinstance(delta, (int, float)) and 0 < delta < 1):
     raise guarantee.AccountingError(f'delta must be in (0, 1), got {delta}.')
-  result = functools.partial(
-    guarantee.Guarantee, delta=delta, adjacency=adjacency
-  )
-  if not counts:
-    return result(0.0, accountant='PLD', assumptions=assumptions)
-  for leaf, count in counts:
-    if isinstance(leaf, dp_event.NonPrivateDpEvent):
-      reason = 'A step had no noise, so nothing is guaranteed.'
-      return result(
-        math.inf, accountant='none', assumptions=assumptions, warnings=(reason,)
-      )
+  for _, count in counts:
     if count > _LARGEST_COUNT:
       raise guarantee.AccountingError(
         f'an event must occur at most {_LARGEST_COUNT} times, got {count}.'
       )
+  key = tuple((events.canonical_text(leaf), count) for leaf, count in counts)
+  found = _answer(key, delta, adjacency, grid_points, cross_check)
+  return dataclasses.replace(found, assumptions=assumptions + found.assumptions)
 
-  rdp_values = _rdp_of_counts(counts, adjacency) if cross_check else None
-  rdp_epsilon = _rdp_epsilon(rdp_values, delta)
-  rho = _zcdp_rho(counts)
-  multiplier = events.gaussian_multiplier(
-    dp_event.ComposedDpEvent(
-      [dp_event.SelfComposedDpEvent(leaf, count) for leaf, count in counts]
-    )
+
+@functools.lru_cache(maxsize=1024)
+def _answer(
+  key: tuple[tuple[str, int], ...],
+  delta: float,
+  adjacency: guarantee.Adjacency,
+  grid_points: int,
+  cross_check: bool,
+) -> guarantee.Guarantee:
+  """Returns the guarantee of (event text, times) pairs."""
+  counts = tuple((events.from_json(json.loads(text)), n) for text, n in key)
+  result = functools.partial(
+    guarantee.Guarantee, delta=delta, adjacency=adjacency
   )
+  if not counts:
+    return result(0.0, accountant='PLD')
+  if any(isinstance(leaf, dp_event.NonPrivateDpEvent) for leaf, _ in counts):
+    reason = 'A step had no noise, so nothing is guaranteed.'
+    return result(math.inf, accountant='none', warnings=(reason,))
+  rdp_epsilon = _rdp_epsilon(counts, adjacency, delta) if cross_check else None
+  rho = _zcdp_rho(counts)
+  multiplier = events.gaussian_multiplier(events.compose(counts))
   if multiplier is not None:
     # Exact: arXiv 1805.06530, theorem 8.
-    epsilon = gaussian_mechanism.get_epsilon_gaussian(multiplier, delta)
+    epsilon = float(gaussian_mechanism.get_epsilon_gaussian(multiplier, delta))
     return result(
-      float(epsilon),
+      epsilon,
       accountant='analytic Gaussian',
       cross_check=rdp_epsilon,
       mu_gdp=1 / multiplier,
       zcdp_rho=rho,
-      assumptions=assumptions,
-      warnings=_compare(float(epsilon), rdp_epsilon, 1e-9),
+      warnings=_compare(epsilon, rdp_epsilon, 1e-9),
     )
 
-  notes = assumptions
-  if _pld_supports(counts, adjacency):
-    if delta >= PLD_DELTA_FLOOR:
-      grid = _discretisation(counts, grid_points)
-      epsilon = _pld_epsilon(counts, grid, delta)
-      if math.isfinite(epsilon):
-        if grid > _FINEST_DISCRETISATION:
-          notes += (
-            'The PLD grid was widened to'
-            f' {grid:.3g} to answer in seconds; epsilon is rounded up by it.',
-          )
-        return result(
-          epsilon,
-          accountant='PLD',
-          cross_check=rdp_epsilon,
-          discretisation=grid,
-          zcdp_rho=rho,
-          assumptions=notes,
-          warnings=_compare(epsilon, rdp_epsilon, grid),
-        )
-      why = 'the PLD has no finite answer'
-    else:
-      why = f'delta is below {PLD_DELTA_FLOOR:g}, where the PLD is not exact'
-    notes += (f'RDP is the accountant, because {why}.',)
+  if not _pld_supports(counts, adjacency):
+    why = 'the PLD does not know every event'
+  elif delta < PLD_DELTA_FLOOR:
+    why = f'delta is below {PLD_DELTA_FLOOR:g}, where the PLD is not exact'
   else:
-    notes += ('RDP is the accountant: the PLD does not know every event.',)
+    grid = _discretisation(counts, grid_points)
+    epsilon = _pld_epsilon(counts, grid, delta)
+    if math.isfinite(epsilon):
+      note = (
+        f'The PLD grid was widened to {grid:.3g} to answer in seconds; epsilon'
+        ' is rounded up by it.'
+      )
+      return result(
+        epsilon,
+        accountant='PLD',
+        cross_check=rdp_epsilon,
+        discretisation=grid,
+        zcdp_rho=rho,
+        assumptions=(note,) if grid > _FINEST_DISCRETISATION else (),
+        warnings=_compare(epsilon, rdp_epsilon, grid),
+      )
+    why = 'the PLD has no finite answer'
 
   if rdp_epsilon is None:
-    rdp_values = _rdp_of_counts(counts, adjacency)
-    rdp_epsilon = _rdp_epsilon(rdp_values, delta)
+    rdp_epsilon = _rdp_epsilon(counts, adjacency, delta)
   if rdp_epsilon is None:
     names = sorted({type(leaf).__name__ for leaf, _ in counts})
     reason = (
       f'No accountant supports {", ".join(names)} together under'
       f' {adjacency.value}, so nothing is guaranteed.'
     )
-    return result(
-      math.inf, accountant='none', assumptions=assumptions, warnings=(reason,)
-    )
-  return result(rdp_epsilon, accountant='RDP', zcdp_rho=rho, assumptions=notes)
+    return result(math.inf, accountant='none', warnings=(reason,))
+  return result(
+    rdp_epsilon,
+    accountant='RDP',
+    zcdp_rho=rho,
+    assumptions=(f'RDP is the accountant, because {why}.',),
+  )
 
 
 def max_count(
@@ -201,28 +205,32 @@ def max_count(
   Returns 0 if even one more is too much, and `limit` if that many still fit.
   """
 
-  def fits(count: int) -> bool:
+  def fits(count: int, grid_points: int = COARSE_GRID_POINTS) -> bool:
     found = guarantee_of_counts(
       events.merge((*base, (event, count))),
       delta=delta,
       adjacency=adjacency,
+      grid_points=grid_points,
       cross_check=False,
     )
     return found.epsilon <= epsilon
 
-  if not fits(1):
-    return 0
+  # A coarse grid rounds epsilon up, so what fits there fits.
   if fits(limit):
     return limit
-  low, high = 1, min(2, limit)
-  while high < limit and fits(high):
-    low, high = high, min(high * 2, limit)
+  low, step = 0, 1
+  while low + step < limit and fits(low + step):
+    low += step
+    step *= 2
+  high = min(low + step, limit)
   while high - low > 1:
     middle = (low + high) // 2
     if fits(middle):
       low = middle
     else:
       high = middle
+  while low < limit and fits(low + 1, FINE_GRID_POINTS):
+    low += 1
   return low
 
 
@@ -242,6 +250,11 @@ def _pld_leaf(leaf: dp_event.DpEvent) -> _Gaussian | None:
   ):
     return _Gaussian(leaf.event.noise_multiplier, leaf.sampling_probability)
   return None
+
+
+def _gaussians(counts: events.Counts) -> list[tuple[_Gaussian, int]]:
+  found = [(_pld_leaf(leaf), count) for leaf, count in counts]
+  return [(leaf, count) for leaf, count in found if leaf is not None]
 
 
 def _pld_supports(
@@ -268,8 +281,7 @@ def _discretisation(counts: events.Counts, grid_points: int) -> float:
   if steps > 10**5:
     grid_points = max(1000, int(grid_points * math.sqrt(10**5 / steps)))
   widest = 0.0
-  for leaf, _ in counts:
-    gaussian = _pld_leaf(leaf)
+  for gaussian, _ in _gaussians(counts):
     for kind in (
       privacy_loss_mechanism.AdjacencyType.ADD,
       privacy_loss_mechanism.AdjacencyType.REMOVE,
@@ -298,17 +310,10 @@ def _compose_pld(
   counts: events.Counts, discretisation: float
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
   total = None
-  for leaf, count in counts:
-    gaussian = _pld_leaf(leaf)
-    if gaussian.probability == 1:
-      # T Gaussians are one of multiplier z / sqrt(T), exactly.
-      part = _leaf_pld(
-        gaussian.noise_multiplier / math.sqrt(count), 1.0, discretisation
-      )
-    else:
-      part = _leaf_pld(
-        gaussian.noise_multiplier, gaussian.probability, discretisation
-      ).self_compose(count)
+  for gaussian, count in _gaussians(counts):
+    part = _leaf_pld(
+      gaussian.noise_multiplier, gaussian.probability, discretisation
+    ).self_compose(count)
     total = part if total is None else total.compose(part)
   return total
 
@@ -326,18 +331,6 @@ def _pld_epsilon(
     return math.inf  # RDP then answers.
 
 
-def _rdp_of_counts(
-  counts: events.Counts, adjacency: guarantee.Adjacency
-) -> np.ndarray | None:
-  total = np.zeros(len(rdp_privacy_accountant.DEFAULT_RDP_ORDERS))
-  for leaf, count in counts:
-    values = _leaf_rdp(events.canonical_text(leaf), adjacency)
-    if values is None:
-      return None
-    total = total + count * np.asarray(values)
-  return total
-
-
 @functools.lru_cache(maxsize=256)
 def _leaf_rdp(
   event_text: str, adjacency: guarantee.Adjacency
@@ -353,12 +346,18 @@ def _leaf_rdp(
   return tuple(accountant.rdp)
 
 
-def _rdp_epsilon(values: np.ndarray | None, delta: float) -> float | None:
-  if values is None:
-    return None
-  epsilon, _ = rdp_privacy_accountant.compute_epsilon(
-    rdp_privacy_accountant.DEFAULT_RDP_ORDERS, values, delta
-  )
+def _rdp_epsilon(
+  counts: events.Counts, adjacency: guarantee.Adjacency, delta: float
+) -> float | None:
+  """Returns epsilon by RDP, or None if it does not know every event."""
+  orders = rdp_privacy_accountant.DEFAULT_RDP_ORDERS
+  total = np.zeros(len(orders))
+  for leaf, count in counts:
+    values = _leaf_rdp(events.canonical_text(leaf), adjacency)
+    if values is None:
+      return None
+    total = total + count * np.asarray(values)
+  epsilon, _ = rdp_privacy_accountant.compute_epsilon(orders, total, delta)
   return float(epsilon)
 
 

@@ -2,10 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any, TYPE_CHECKING
 
 from dp_accounting import dp_event
 from scipy import optimize

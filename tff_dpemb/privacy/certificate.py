@@ -7,8 +7,7 @@ Extrapolated figures are never part of one.
 """
 
 import datetime
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_dpemb.privacy import certificate_check
@@ -243,7 +242,8 @@ def build_for_synthesis(
   Args:
     queries: One mapping a query ('name', 'noise_multiplier', 'sensitivity',
       'times' and what else there is to say). If each has a 'noise_multiplier',
-      together they must be as revealing as the draws in the ledger.
+      together they must be at most as revealing as the draws in the ledger;
+      what was charged beyond them (after a crash) is stated as overcharge.
     population_size: Users of the population.
     delta: In (0, 1 / population_size).
     norm_bound: L2 bound on one user's contribution.
@@ -264,13 +264,21 @@ def build_for_synthesis(
       'population_size must be at least 2 and delta in (0, 1 /'
       f' population_size), got {population_size} and {delta}.'
     )
+  draws = [
+    {'event': events.to_json(event), 'count': count} for event, count in counts
+  ]
+  overcharge = document.overcharge(draws, queries)
+  if overcharge is not None and overcharge < 0:
+    raise CertificateError(
+      'queries must together be at most as revealing as the draws in the'
+      f' ledger, got {-overcharge:.9g} more (1 / noise multiplier^2): something'
+      ' was drawn that was not charged.'
+    )
   mechanism = {
     'kind': 'queries',
-    'draws': [
-      {'event': events.to_json(event), 'count': count}
-      for event, count in counts
-    ],
+    'draws': draws,
     'queries': [dict(query) for query in queries],
+    'overcharge': overcharge,
     'norm_bound': norm_bound,
     'covariance_floor': covariance_floor,
     'thresholds': thresholds,

@@ -6,8 +6,6 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from dp_accounting import dp_event
-
 from tff_dpemb import artifacts as artifacts_lib
 from tff_dpemb.privacy import certificate_document as document
 from tff_dpemb.privacy import certificate_schema
@@ -134,35 +132,24 @@ def _accounting_problems(content: Mapping[str, Any]) -> list[str]:
 
 
 def _query_problems(mechanism: Mapping[str, Any]) -> list[str]:
-  """Checks that the listed queries reveal as much as the charged draws."""
-  queries = mechanism['queries']
-  if not queries or any('noise_multiplier' not in item for item in queries):
-    return []
-  multipliers = [float(item['noise_multiplier']) for item in queries]
-  if any(not value > 0 for value in multipliers):
-    return ['mechanism.queries must have noise_multiplier > 0.']
-  asked = sum(
-    int(item.get('times', 1)) / value**2
-    for item, value in zip(queries, multipliers, strict=True)
-  )
-  draws = dp_event.ComposedDpEvent(
-    [
-      dp_event.SelfComposedDpEvent(
-        events.from_json(item['event']), item['count']
-      )
-      for item in mechanism['draws']
-    ]
-  )
-  charged = events.gaussian_multiplier(draws)
-  if not charged:
-    return []  # Other events than Gaussians: nothing to compare.
-  # A draw that was made again is charged again: a whole multiple.
-  repeats = charged**-2 / asked
-  if abs(repeats - round(repeats)) > 1e-6 or round(repeats) < 1:
+  """Checks that the listed queries and the overcharge are the charged draws."""
+  overcharge = document.overcharge(mechanism['draws'], mechanism['queries'])
+  stated = mechanism['overcharge']
+  if overcharge is None or stated is None:
+    return (
+      []
+      if overcharge is stated
+      else [f'mechanism.overcharge must be {overcharge}, got {stated}.']
+    )
+  if overcharge < 0:
     return [
-      'mechanism.queries must together be as revealing as mechanism.draws, got'
-      f' noise multipliers {asked**-0.5:.9g} and {charged:.9g}.'
+      'mechanism.queries must together be at most as revealing as'
+      f' mechanism.draws, got {-overcharge:.9g} more (1 / noise multiplier^2).'
     ]
+  if not math.isclose(
+    stated, overcharge, rel_tol=_TOLERANCE, abs_tol=document.OVERCHARGE_NOISE
+  ):
+    return [f'mechanism.overcharge must be {overcharge}, got {stated}.']
   return []
 
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dp_accounting import dp_event
@@ -19,6 +19,8 @@ from tff_dpemb.privacy import events
 from tff_dpemb.privacy import guarantee as guarantee_lib
 from tff_dpemb.privacy import mechanisms
 from tff_dpemb.privacy import plan as plan_lib
+
+OVERCHARGE_NOISE = 1e-9  # Rounding of sums of 1 / noise_multiplier^2.
 
 
 class CertificateError(guarantee_lib.PrivacyError):
@@ -61,6 +63,42 @@ def write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
   artifacts.atomic_write_json(path, content)
 
 
+def overcharge(
+  draws: Sequence[Mapping[str, Any]], queries: Sequence[Mapping[str, Any]]
+) -> float | None:
+  """Returns how much more was charged than the queries reveal.
+
+  In units of 1 / noise_multiplier^2, in which Gaussians add up. A crash
+  between charge and draw leaves some; it may not be negative. None if a query
+  states no noise multiplier, or the draws are not Gaussians.
+  """
+  if not queries or any('noise_multiplier' not in item for item in queries):
+    return None
+  asked = 0.0
+  for item in queries:
+    multiplier, times = float(item['noise_multiplier']), item.get('times', 1)
+    if not multiplier > 0 or not times >= 1:
+      raise CertificateError(
+        'queries must have noise_multiplier > 0 and times >= 1, got'
+        f' {multiplier} and {times}.'
+      )
+    asked += times / multiplier**2
+  charged = events.gaussian_multiplier(
+    dp_event.ComposedDpEvent(
+      [
+        dp_event.SelfComposedDpEvent(
+          events.from_json(item['event']), item['count']
+        )
+        for item in draws
+      ]
+    )
+  )
+  if not charged:
+    return None
+  difference = charged**-2 - asked
+  return 0.0 if abs(difference) < OVERCHARGE_NOISE else difference
+
+
 def account(
   content: Mapping[str, Any], delta: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -69,21 +107,19 @@ def account(
   adjacency = guarantee_lib.Adjacency(content['adjacency']['relation'])
   if content['kind'] == 'model':
     plan = plan_of(content, delta)
-    is_tree = isinstance(plan.mechanism, mechanisms.TreeGaussian)
     draws = mechanism['draws']
-    if is_tree:
-      event: dp_event.DpEvent = dp_event.SelfComposedDpEvent(
+    event: dp_event.DpEvent
+    plain: dp_event.DpEvent
+    if isinstance(plan.mechanism, mechanisms.TreeGaussian):
+      event = plain = dp_event.SelfComposedDpEvent(
         plan.event(plan.rounds), draws
       )
-      plain = event
     else:
       event = plan.event(draws)
-      plain = dp_event.SelfComposedDpEvent(
-        plan.mechanism.event(
-          plan.adjacency, shares_virtual_client=plan.shares_virtual_client
-        ),
-        draws,
+      alone = plan.mechanism.event(
+        plan.adjacency, shares_virtual_client=plan.shares_virtual_client
       )
+      plain = dp_event.SelfComposedDpEvent(alone, draws)
     assumptions = plan.assumptions()
     sensitivity = plan.sensitivity
   else:

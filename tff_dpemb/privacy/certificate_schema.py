@@ -197,6 +197,9 @@ SYNTHETIC_MECHANISM: dict[str, Any] = _object(
       ),
     },
     'queries': {'type': 'array', 'items': _FREE},
+    # 1 / noise_multiplier^2 that was charged beyond the queries; null if the
+    # queries state no multipliers.
+    'overcharge': {'type': ['number', 'null'], 'minimum': 0},
     'norm_bound': {'type': ['number', 'null']},
     'covariance_floor': {'type': ['number', 'null']},
     'thresholds': _TEXT,

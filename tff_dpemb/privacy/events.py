@@ -8,9 +8,7 @@ import hashlib
 import json
 import math
 import numbers
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dp_accounting import dp_event
@@ -120,12 +118,13 @@ def gaussian_multiplier(event: dp_event.DpEvent) -> float | None:
     inner = gaussian_multiplier(event.event)
     return None if inner is None else inner / math.sqrt(event.count)
   if isinstance(event, dp_event.ComposedDpEvent) and event.events:
-    inners = [gaussian_multiplier(item) for item in event.events]
-    if any(inner is None for inner in inners):
-      return None
-    if any(inner == 0 for inner in inners):
-      return 0.0
-    return sum(inner**-2 for inner in inners) ** -0.5
+    precision = 0.0
+    for item in event.events:
+      inner = gaussian_multiplier(item)
+      if inner is None:
+        return None
+      precision += math.inf if inner == 0 else inner**-2
+    return precision**-0.5
   return None
 
 
@@ -173,11 +172,11 @@ def _simplify(event: dp_event.DpEvent) -> dp_event.DpEvent:
       )
     if probability == 0:
       return dp_event.NoOpDpEvent()
-    multiplier = gaussian_multiplier(event.event)
-    if multiplier is None:
+    nested = gaussian_multiplier(event.event)
+    if nested is None:
       inner = event.event
     else:
-      inner = _simplify(dp_event.GaussianDpEvent(multiplier))
+      inner = _simplify(dp_event.GaussianDpEvent(nested))
     if probability == 1 or isinstance(
       inner, (dp_event.NonPrivateDpEvent, dp_event.NoOpDpEvent)
     ):

@@ -15,8 +15,7 @@ import dataclasses
 import datetime
 import json
 import os
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -53,7 +52,6 @@ class Ledger:
   ):
     self._store = store
     self._clock = clock
-    self._limits = ledger_budget.Limits()
 
   @classmethod
   def open(
@@ -151,7 +149,7 @@ class Ledger:
         self._check_adjacency(state, population, adjacency)
         # Accounting may take seconds the first time: not under the lock,
         # unless others keep changing what it depends on.
-        verdict = self._limits.verdict(
+        verdict = ledger_budget.verdict(
           state, text, compute=tries == _OPTIMISTIC_TRIES
         )
         if verdict in ('fits', 'warn'):
@@ -177,14 +175,16 @@ class Ledger:
       if fields is not None:
         self._store.append_mirror(fields['sequence'], fields['digest'])
         entry = ledger_state.entry_from_fields(fields)
-        if verdict == 'fits':
+        if verdict == 'fits' or state.budget is None:
           return entry
         return dataclasses.replace(
           entry, warning=ledger_budget.warning(population, state.budget)
         )
+      if state.budget is None:
+        continue
       if verdict == 'exceeds':
-        raise ledger_budget.refusal(population, state, event)
-      self._limits.learn(state, text)  # Outside the lock.
+        raise ledger_budget.refusal(population, state, event, state.budget)
+      ledger_budget.learn(state, text, state.budget)  # Outside the lock.
     raise AssertionError('the last try computes under the lock')
 
   def record_release(

@@ -5,8 +5,7 @@ draw of a kind finds how many of it fit, given all other draws, and the next
 ones only compare counts.
 """
 
-from typing import Any
-from typing import Literal
+from typing import Any, Literal
 
 from dp_accounting import dp_event
 
@@ -27,64 +26,70 @@ class BudgetExceededError(ledger_store.LedgerError):
 
   Attributes:
     left: Epsilon that is left at the budget's delta.
+    exit_code: What a command ends with.
   """
+
+  exit_code = 4
 
   def __init__(self, message: str, *, left: float):
     super().__init__(message)
     self.left = left
 
 
-class Limits:
-  """How many draws of an event fit, remembered by all that it depends on."""
+# By all that it depends on: (most that fit, most below the warning, how far was
+# looked), each counted from the first draw of the event, given all others. It
+# follows from the key alone, so all ledgers of a process share it.
+_KNOWN: dict[Any, tuple[int, int, int]] = {}
+_MOST_KNOWN = 4096
 
-  def __init__(self) -> None:
-    # (most that fit, most below the warning, how far was looked), each counted
-    # from the first draw of the event, given all other draws.
-    self._known: dict[Any, tuple[int, int, int]] = {}
 
-  def verdict(
-    self, state: ledger_state.State, text: str, *, compute: bool
-  ) -> Verdict:
-    """Returns what one more draw of an event would do to the budget.
+def verdict(state: ledger_state.State, text: str, *, compute: bool) -> Verdict:
+  """Returns what one more draw of an event would do to the budget.
 
-    Args:
-      state: The population.
-      text: Canonical text of the event.
-      compute: Whether to do the accounting if the answer is not remembered;
-        otherwise the answer is then 'unknown'.
-    """
-    if state.budget is None:
-      return 'fits'
-    key, drawn = _key(state, text)
-    known = self._known.get(key)
-    if known is None or drawn + 1 > known[2]:
-      if not compute:
-        return 'unknown'
-      self.learn(state, text)
-      known = self._known[key]
-    most, below_warning, _ = known
-    if drawn + 1 > most:
-      return 'exceeds'
-    return 'warn' if drawn + 1 > below_warning else 'fits'
+  Args:
+    state: The population.
+    text: Canonical text of the event.
+    compute: Whether to do the accounting if the answer is not remembered;
+      otherwise the answer is then 'unknown'.
+  """
+  budget = state.budget
+  if budget is None:
+    return 'fits'
+  key, drawn = _key(state, text)
+  known = _KNOWN.get(key)
+  if known is None or drawn + 1 > known[2]:
+    if not compute:
+      return 'unknown'
+    learn(state, text, budget)
+    known = _KNOWN[key]
+  most, below_warning, _ = known
+  if drawn + 1 > most:
+    return 'exceeds'
+  return 'warn' if drawn + 1 > below_warning else 'fits'
 
-  def learn(self, state: ledger_state.State, text: str) -> None:
-    """Finds and remembers the limits of an event; may take seconds."""
-    key, drawn = _key(state, text)
-    others = ledger_state.counts_of_state(state, without=text)
-    event = ledger_state.event_of_text(text)
-    looked = max(_LOOK_AHEAD, 2 * (drawn + 1))
-    most, below_warning = (
-      accounting.max_count(
-        others,
-        event,
-        epsilon=share * state.budget.epsilon,
-        delta=state.budget.delta,
-        adjacency=state.budget.adjacency,
-        limit=looked,
-      )
-      for share in (1.0, WARNING_SHARE)
+
+def learn(
+  state: ledger_state.State, text: str, budget: guarantee.Budget
+) -> None:
+  """Finds and remembers the limits of an event; may take seconds."""
+  key, drawn = _key(state, text)
+  others = ledger_state.counts_of_state(state, without=text)
+  event = ledger_state.event_of_text(text)
+  looked = max(_LOOK_AHEAD, 2 * (drawn + 1))
+  most, below_warning = (
+    accounting.max_count(
+      others,
+      event,
+      epsilon=share * budget.epsilon,
+      delta=budget.delta,
+      adjacency=budget.adjacency,
+      limit=looked,
     )
-    self._known[key] = (most, below_warning, looked)
+    for share in (1.0, WARNING_SHARE)
+  )
+  if len(_KNOWN) >= _MOST_KNOWN:
+    _KNOWN.clear()
+  _KNOWN[key] = (most, below_warning, looked)
 
 
 def warning(population: str, budget: guarantee.Budget) -> str:
@@ -96,10 +101,12 @@ def warning(population: str, budget: guarantee.Budget) -> str:
 
 
 def refusal(
-  population: str, state: ledger_state.State, event: dp_event.DpEvent
+  population: str,
+  state: ledger_state.State,
+  event: dp_event.DpEvent,
+  budget: guarantee.Budget,
 ) -> BudgetExceededError:
   """Returns the error for a draw that does not fit; it says what is left."""
-  budget = state.budget
   before = ledger_state.guarantee_of_state(state, budget.delta).epsilon
   after = accounting.guarantee_of_counts(
     events.merge((*ledger_state.counts_of_state(state), (event, 1))),

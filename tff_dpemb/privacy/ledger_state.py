@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -175,7 +175,7 @@ def guarantee_of_state(state: State, delta: float) -> guarantee.Guarantee:
 
 
 def chain_problems(
-  head: sa.Row, rows: list[Any], mirrored: list[tuple[int, str]]
+  head: sa.Row, rows: Sequence[Any], mirrored: list[tuple[int, str]]
 ) -> list[str]:
   problems = []
   previous = ledger_store.genesis_digest(head.ledger_id)

@@ -33,6 +33,8 @@ class LedgerError(guarantee.PrivacyError):
 class LedgerDamagedError(LedgerError):
   """The ledger is not what was written: edited, truncated or replaced."""
 
+  exit_code = 5
+
 
 metadata = sa.MetaData()
 

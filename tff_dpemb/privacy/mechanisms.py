@@ -153,9 +153,9 @@ class AdaptiveClipGaussian:
     by_default = self.clipped_count_stddev is None
     if by_default:
       noisy = self.noise_multiplier > 0
-      stddev = CLIPPED_COUNT_SHARE * self.virtual_clients if noisy else 0.0
-      object.__setattr__(self, 'clipped_count_stddev', stddev)
-    stddev = self.clipped_count_stddev
+      default = CLIPPED_COUNT_SHARE * self.virtual_clients if noisy else 0.0
+      object.__setattr__(self, 'clipped_count_stddev', default)
+    stddev = self._count_stddev
     if not (math.isfinite(stddev) and stddev >= 0):
       raise guarantee.PlanError(
         f'clipped_count_stddev must be finite and >= 0, got {stddev}.'
@@ -176,6 +176,11 @@ class AdaptiveClipGaussian:
       )
 
   @property
+  def _count_stddev(self) -> float:
+    """sigma_b; never None once the value is made."""
+    return float(self.clipped_count_stddev or 0.0)
+
+  @property
   def kind(self) -> str:
     """'adaptive'."""
     return 'adaptive'
@@ -185,9 +190,7 @@ class AdaptiveClipGaussian:
     """z_value = (z_total^-2 - (2 sigma_b)^-2)^-1/2 (arXiv 1905.03871)."""
     if self.noise_multiplier == 0:
       return 0.0
-    return (
-      self.noise_multiplier**-2 - (2 * self.clipped_count_stddev) ** -2
-    ) ** -0.5
+    return (self.noise_multiplier**-2 - (2 * self._count_stddev) ** -2) ** -0.5
 
   def sensitivity(
     self,
@@ -229,7 +232,7 @@ class AdaptiveClipGaussian:
       [
         _gaussian(self.value_noise_multiplier, multiple),
         # A bit that comes or goes moves the count by 1/2, one that flips by 1.
-        _gaussian(2 * self.clipped_count_stddev, multiple),
+        _gaussian(2 * self._count_stddev, multiple),
       ]
     )
 

@@ -189,7 +189,9 @@ class PrivacyPlan:
       PlanError: The mechanism is a tree, which is charged once as a whole:
         `event(rounds)`.
     """
-    if isinstance(self.mechanism, mechanisms.TreeGaussian):
+    if isinstance(self.mechanism, mechanisms.TreeGaussian) or isinstance(
+      self.sampler, OncePerTreeSampler
+    ):
       raise guarantee_lib.PlanError(
         'a tree is charged once for all its rounds, not a round at a time; use'
         ' plan.event(rounds).'
@@ -234,11 +236,10 @@ class PrivacyPlan:
     """
     if not self.shares_virtual_client:
       return self.guarantee(self._rounds(rounds)).epsilon
-    alone = mechanisms.FixedClipGaussian(
-      self.mechanism.clip_norm, 2 * self.mechanism.noise_multiplier
-    )
+    clip, noise = self.mechanism.clip_norm, self.mechanism.noise_multiplier
+    alone: mechanisms.Mechanism = mechanisms.FixedClipGaussian(clip, 2 * noise)
     if isinstance(self.mechanism, mechanisms.TreeGaussian):
-      alone = mechanisms.TreeGaussian(alone.clip_norm, alone.noise_multiplier)
+      alone = mechanisms.TreeGaussian(clip, 2 * noise)
     other = dataclasses.replace(self, mechanism=alone)
     return other.guarantee(self._rounds(rounds)).epsilon
 

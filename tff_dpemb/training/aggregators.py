@@ -55,9 +55,7 @@ def zero_if_not_finite(value):
   square = tf.add_n([tf.reduce_sum(tf.square(tensor)) for tensor in tensors])
   finite = tf.math.is_finite(square)
   # tf.where selects, it does not multiply: NaN * 0 would be NaN.
-  kept = [
-    tf.where(finite, tensor, tf.zeros_like(tensor)) for tensor in tensors
-  ]
+  kept = [tf.where(finite, tensor, tf.zeros_like(tensor)) for tensor in tensors]
   zeroed = tf.cast(tf.logical_not(finite), tf.int32)
   return tf.nest.pack_sequence_as(value, kept), zeroed
 

@@ -17,7 +17,9 @@ from tff_dpemb import artifacts
 _NAME = re.compile(r'^round-(\d{6})\.npz$')
 
 
-def save(directory: pathlib.Path, number: int, state: Any, *, keep: int) -> None:
+def save(
+  directory: pathlib.Path, number: int, state: Any, *, keep: int
+) -> None:
   """Writes the state after `number` rounds and drops all but `keep` files."""
   leaves = tf.nest.flatten(state)
   arrays = {f'{index:04d}': _encode(leaf) for index, leaf in enumerate(leaves)}
@@ -74,7 +76,7 @@ def _restore(arrays: dict[str, np.ndarray], template: Any) -> Any:
   leaves = tf.nest.flatten(template)
   if len(leaves) != len(arrays):
     raise ValueError(f'it has {len(arrays)} values, {len(leaves)} are needed')
-  restored = []
+  restored: list[Any] = []
   for array, leaf in zip(arrays.values(), leaves, strict=True):
     reference = np.asarray(leaf)
     if reference.dtype.kind in 'OUS':

@@ -5,6 +5,7 @@ SIGTERM and SIGKILL alike; here the worker is `worker_process.OwnedWorker`.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 import grpc  # TFF's remote executor takes a channel; nothing else here does.
@@ -20,12 +21,19 @@ _CHANNEL_OPTIONS = [
 
 
 @contextlib.contextmanager
-def local(*, concurrent_calls: int = -1) -> Iterator[worker_process.OwnedWorker]:
+def local(
+  *,
+  concurrent_calls: int = -1,
+  log_path: str | os.PathLike[str] = os.devnull,
+) -> Iterator[worker_process.OwnedWorker]:
   """Runs TFF computations in one owned C++ worker on this machine.
 
   Sets TFF's default context inside the `with`, and yields the worker.
+  Arguments and errors as of `worker_process.OwnedWorker`.
   """
-  with worker_process.OwnedWorker(concurrent_calls=concurrent_calls) as worker:
+  with worker_process.OwnedWorker(
+    concurrent_calls=concurrent_calls, log_path=log_path
+  ) as worker:
     channel = grpc.insecure_channel(
       f'localhost:{worker.port}', _CHANNEL_OPTIONS
     )
@@ -46,7 +54,9 @@ class _RemoteFactory(tff.framework.ExecutorFactory):
   """Executors of one worker, one a cardinality; refuses a dead worker."""
 
   def __init__(
-    self, stub: tff.framework.RemoteExecutorGrpcStub, worker: worker_process.OwnedWorker
+    self,
+    stub: tff.framework.RemoteExecutorGrpcStub,
+    worker: worker_process.OwnedWorker,
   ):
     self._stub = stub
     self._worker = worker

@@ -124,29 +124,23 @@ def train(
     raise TrainingError(
       f'images must have shape {pure.image_shape}, got {store.image_shape}.'
     )
-  iterative, starting = _build(
-    run_config, plan, store, pure, initial_weights
-  )
+  iterative = _build(run_config, plan, store, pure, initial_weights)
   template = iterative.initialize()
   restored = checkpoints.load_latest(paths.checkpoints, template)
   number, state = restored if restored is not None else (0, template)
   history = _History(paths.restricted / 'training_metrics.jsonl')
-  replayed = 0
   rng = cohorts.system_rng()
   while number < training.rounds:
     start = time.monotonic()
     slots = draw_slots(plan, training, rng)
     data = [client_data(store, users, training, rng) for users in slots]
     attempt = charge(number)
-    replayed += attempt > 1
     state, metrics = iterative.next(state, data)
     number += 1
     checkpoints.save(
       paths.checkpoints, number, state, keep=training.checkpoints_kept
     )
-    report = _report(
-      number, attempt, start, slots, state, metrics, training, plan
-    )
+    report = _report(number, attempt, start, slots, state, metrics, training)
     history.append(report)
     on_round(report)
     if _is_due(number, training):
@@ -155,10 +149,10 @@ def train(
   return TrainingResult(
     weights=_backbone_weights(state, pure),
     rounds=number,
-    replayed_rounds=done['replayed'],
-    seconds=done['seconds'],
-    examples=done['examples'],
-    final_clip_norm=_clip_norm(state, plan),
+    replayed_rounds=done.replayed,
+    seconds=done.seconds,
+    examples=done.examples,
+    final_clip_norm=_clip_norm(state),
   )
 
 
@@ -226,7 +220,7 @@ def _build(run_config, plan, store, pure, initial_weights):
   denominator = float(
     plan.virtual_clients if plan.shares_virtual_client else plan.users_per_round
   )
-  iterative = process.build_process(
+  return process.build_process(
     pure,
     tuning,
     aggregators.build_aggregator(plan.mechanism, denominator=denominator),
@@ -234,7 +228,6 @@ def _build(run_config, plan, store, pure, initial_weights):
     server_learning_rate=training.server_learning_rate,
     server_momentum=training.server_momentum,
   )
-  return iterative, starting
 
 
 def _is_due(number: int, training: config.TrainingConfig) -> bool:
@@ -248,21 +241,21 @@ def _backbone_weights(state, pure) -> dict[str, np.ndarray]:
   return dict(zip(pure.names, map(np.asarray, values), strict=True))
 
 
-def _clip_norm(state: Any, plan: privacy_plan.PrivacyPlan) -> float:
+def _clip_norm(state: Any) -> float:
   """Returns the clip norm that the next round would use."""
   query_state = state.aggregator.query_state.numerator_state
   sums = getattr(query_state, 'sum_state', query_state)
   return float(sums.l2_norm_clip)
 
 
-def _report(number, attempt, start, slots, state, metrics, training, plan):
+def _report(number, attempt, start, slots, state, metrics, training):
   local = metrics['local']
   examples = float(local['examples'])
   return RoundReport(
     round=number,
     attempt=attempt,
     seconds=time.monotonic() - start,
-    clip_norm=_clip_norm(state, plan),
+    clip_norm=_clip_norm(state),
     update_norm=float(metrics['update_norm']),
     loss=float(local['loss_sum']) / max(examples, 1.0),
     accuracy=float(local['correct']) / max(examples, 1.0),
@@ -270,6 +263,13 @@ def _report(number, attempt, start, slots, state, metrics, training, plan):
     examples=int(examples) * training.backbone_epochs,
     zeroed=int(metrics['aggregation']['zeroed']),
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Totals:
+  seconds: float
+  examples: int
+  replayed: int
 
 
 class _History:
@@ -291,10 +291,9 @@ class _History:
         ' space, then run the same command again to resume.'
       ) from error
 
-  def totals(self) -> dict[str, float]:
+  def totals(self) -> '_Totals':
     """Returns totals over the last report of each round."""
     rounds: dict[int, dict[str, Any]] = {}
-    replayed = 0
     if self._path.exists():
       for line in self._path.read_text(encoding='utf-8').splitlines():
         try:
@@ -302,9 +301,9 @@ class _History:
         except ValueError:
           continue
         rounds[report['round']] = report
-    replayed = sum(report['attempt'] > 1 for report in rounds.values())
-    return {
-      'seconds': sum(report['seconds'] for report in rounds.values()),
-      'examples': sum(report['examples'] for report in rounds.values()),
-      'replayed': replayed,
-    }
+    reports = rounds.values()
+    return _Totals(
+      seconds=sum(report['seconds'] for report in reports),
+      examples=sum(report['examples'] for report in reports),
+      replayed=sum(report['attempt'] > 1 for report in reports),
+    )

@@ -41,30 +41,44 @@ class OwnedWorker:
   the *thread* that started the child ends.
   """
 
-  def __init__(self, *, concurrent_calls: int = -1):
+  def __init__(
+    self,
+    *,
+    concurrent_calls: int = -1,
+    log_path: str | os.PathLike[str] = os.devnull,
+  ):
+    """Starts the worker.
+
+    Args:
+      concurrent_calls: Calls of one computation at a time; < 1: no limit.
+      log_path: Where the worker's own messages are appended.
+
+    Raises:
+      ExecutorError: There is no worker binary, or this is not the main thread.
+    """
     if threading.current_thread() is not threading.main_thread():
       raise ExecutorError('a worker must be started from the main thread.')
     binary = worker_binary()
     self._process: subprocess.Popen[bytes] | None = None
     self.port = _free_port()
-    self._log = open(os.devnull, 'wb')
-    self._process = subprocess.Popen(
-      [
-        sys.executable,
-        '-I',
-        '-S',
-        '-c',
-        _LAUNCHER,
-        str(os.getpid()),
-        str(binary),
-        f'--port={self.port}',
-        f'--max_concurrent_computation_calls={concurrent_calls}',
-      ],
-      stdin=subprocess.DEVNULL,
-      stdout=self._log,
-      stderr=self._log,
-      start_new_session=True,
-    )
+    with open(log_path, 'ab') as log:
+      self._process = subprocess.Popen(
+        [
+          sys.executable,
+          '-I',
+          '-S',
+          '-c',
+          _LAUNCHER,
+          str(os.getpid()),
+          str(binary),
+          f'--port={self.port}',
+          f'--max_concurrent_computation_calls={concurrent_calls}',
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+      )
     atexit.register(self.close)
 
   @property
@@ -97,7 +111,6 @@ class OwnedWorker:
     with contextlib.suppress(ProcessLookupError):
       process.kill()
     process.wait()
-    self._log.close()
 
   def __enter__(self) -> 'OwnedWorker':
     return self

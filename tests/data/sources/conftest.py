@@ -2,9 +2,9 @@
 
 import dataclasses
 
+import pytest
 from fontTools import fontBuilder
 from fontTools.pens import ttGlyphPen
-import pytest
 
 from tff_dpemb.data.sources import glyph_faces
 
@@ -36,9 +36,9 @@ class FontMaker:
     builder = fontBuilder.FontBuilder(1000, isTTF=True)
     builder.setupGlyphOrder(list(outlines))
     builder.setupCharacterMap(cmap)
-    builder.setupGlyf({
-      glyph: _drawn(parts) for glyph, parts in outlines.items()
-    })
+    builder.setupGlyf(
+      {glyph: _drawn(parts) for glyph, parts in outlines.items()}
+    )
     builder.setupHorizontalMetrics({glyph: (1000, 0) for glyph in outlines})
     builder.setupHorizontalHeader(ascent=880, descent=-120)
     builder.setupNameTable({'familyName': name, 'styleName': 'Regular'})

@@ -1,6 +1,6 @@
 import numpy as np
-from PIL import Image
 import pytest
+from PIL import Image
 
 from tff_dpemb import config
 from tff_dpemb.data import data_sets
@@ -79,7 +79,9 @@ class TestBuildFolder:
       'identity,category\na,young\nb,old\nc,old\nd,young\ne,old\n'
     )
     stores = _build(faces, categories=table)
-    expected = dict(zip('abcde', 'young old old young old'.split(), strict=True))
+    expected = dict(
+      zip('abcde', ('young', 'old', 'old', 'young', 'old'), strict=True)
+    )
     for store in stores.values():
       for user in range(store.num_users):
         label = int(store.read_user(user).labels['category'][0])

@@ -114,12 +114,14 @@ class TestCommittedBundle:
     glyphs = sets['kanji']
     rows = np.random.default_rng(0).choice(3000, 300, replace=False)
     size = glyphs.strips.shape[3]
-    pictures = np.stack([
-      ndimage.gaussian_filter(
-        glyphs.pixels(row, row + 1)[0].astype(np.float32), (0, 2.5, 2.5)
-      )[:, ::2, ::2]
-      for row in rows
-    ]).reshape(len(rows), 12, size**2 // 4)
+    pictures = np.stack(
+      [
+        ndimage.gaussian_filter(
+          glyphs.pixels(row, row + 1)[0].astype(np.float32), (0, 2.5, 2.5)
+        )[:, ::2, ::2]
+        for row in rows
+      ]
+    ).reshape(len(rows), 12, size**2 // 4)
     pictures -= pictures.mean(axis=-1, keepdims=True)
     pictures /= np.linalg.norm(pictures, axis=-1, keepdims=True)
     total = pictures.sum(axis=1)

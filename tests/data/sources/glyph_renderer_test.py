@@ -33,9 +33,7 @@ class TestDraw:
 
   def test_canvas_and_em(self, fonts):
     face = fonts.make('plain', {'一': _BAR})
-    glyph = glyph_renderer.FaceRenderer(face, em=80).draw(
-      ord('一'), canvas=96
-    )
+    glyph = glyph_renderer.FaceRenderer(face, em=80).draw(ord('一'), canvas=96)
     assert glyph.shape == (96, 96)
     assert abs(glyph.sum() / 255 - 64 * 8) < 6
 
@@ -55,9 +53,7 @@ class TestDraw:
 
   def test_ink_larger_than_the_canvas_is_shrunk(self, fonts):
     face = fonts.make('wide', {'一': [(-500, 300, 1500, 500)]})
-    glyph = glyph_renderer.FaceRenderer(face, em=40).draw(
-      ord('一'), canvas=40
-    )
+    glyph = glyph_renderer.FaceRenderer(face, em=40).draw(ord('一'), canvas=40)
     columns = np.flatnonzero(glyph.max(axis=0) > 128)
     assert 38 <= len(columns) <= 40
     rows = np.flatnonzero(glyph.max(axis=1) > 128)

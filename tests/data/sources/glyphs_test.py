@@ -57,8 +57,9 @@ class TestBundledGlyphs:
         (identity,) = set(labels['identity'].tolist())
         (category,) = set(labels['category'].tolist())
         assert store.class_name('identity', identity) == chr(point)
-        assert store.class_name('category', category) == (
-          names[glyph_classes.category_index(point)]
+        assert (
+          store.class_name('category', category)
+          == (names[glyph_classes.category_index(point)])
         )
 
   def test_many_users_share_a_category(self, stores):

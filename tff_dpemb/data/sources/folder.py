@@ -87,8 +87,8 @@ def build_folder(
     test=config.test_identities,
     seed=config.split_seed,
   )
-  public = [] if public_dir is None else _identities_in(
-    public_dir, name='public'
+  public = (
+    [] if public_dir is None else _identities_in(public_dir, name='public')
   )
   shared = {item.name for item in private} & {item.name for item in public}
   if shared:
@@ -101,10 +101,11 @@ def build_folder(
   total = len(private) + len(public)
   done = 0
   with artifacts.atomic_directory(output_dir, replace=replace) as directory:
-    for folders, parts, source in (
-      (public, {'public': np.arange(len(public))}, public_dir),
-      (private, splits, input_dir),
+    for folders, parts in (
+      (public, {'public': np.arange(len(public))}),
+      (private, splits),
     ):
+      source = folders[0].parent.name if folders else ''
       with contextlib.ExitStack() as stack:
         writers = {}
         for split, members in parts.items():
@@ -113,14 +114,14 @@ def build_folder(
           writer = stack.enter_context(
             user_store.StoreWriter(
               directory / split,
-              name=f'{pathlib.Path(source).name}-{split}',
+              name=f'{source}-{split}',
               image_shape=image_shape,
               label_names={
                 'identity': [folder.name for folder in folders],
                 'category': names,
               },
               encoding=encoding,
-              source=f'folder {pathlib.Path(source).name}',
+              source=f'folder {source}',
               licence=licence,
             )
           )

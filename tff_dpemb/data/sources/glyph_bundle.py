@@ -65,9 +65,7 @@ class GlyphSet:
     Returns:
       uint8 [stop - start, images, size, size], 1 = ink.
     """
-    return np.unpackbits(
-      self.strips[start:stop].transpose(0, 1, 3, 2), axis=-1
-    )
+    return np.unpackbits(self.strips[start:stop].transpose(0, 1, 3, 2), axis=-1)
 
 
 def pack(pixels: np.ndarray) -> np.ndarray:

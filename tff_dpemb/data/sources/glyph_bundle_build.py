@@ -67,9 +67,8 @@ def draw_set(
   pixels = np.zeros((len(code_points), images, _SIZE, _SIZE), bool)
   used = np.zeros((len(code_points), images), np.uint8)
   for row, point in enumerate(code_points):
-    able = [
-      face for face in rng.permutation(len(faces)) if row in drawn[face]
-    ][:images]
+    order = rng.permutation(len(faces)).tolist()
+    able = [face for face in order if row in drawn[face]][:images]
     if len(able) < images:
       raise glyph_faces.FaceError(
         f'{images} faces must draw U+{point:04X}, got {len(able)}; install'
@@ -121,8 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     help='where to write (default: beside this module)',
   )
   options = parser.parse_args(arguments)
-  sets = {}
-  used = []
+  sets: dict[str, glyph_bundle.GlyphSet] = {}
+  used: list[glyph_faces.Face] = []
   for name, points in (
     ('kanji', kanji_of_bundle()),
     ('hangul', hangul_of_bundle()),

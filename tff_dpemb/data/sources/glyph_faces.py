@@ -98,7 +98,7 @@ def installed_faces(
     files = _files_under(directories)
   else:
     files = _host_files()
-  by_name = {}
+  by_name: dict[str, str] = {}
   for file in sorted(files):
     by_name.setdefault(os.path.basename(file).lower(), file)
   found = []

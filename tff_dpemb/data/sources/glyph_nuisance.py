@@ -66,15 +66,13 @@ def _draw_maps(count: int, rng: np.random.Generator) -> np.ndarray:
   aspect = rng.uniform(*_ASPECT, count)
   shift = rng.uniform(-_SHIFT, _SHIFT, (count, 2))
   cosine, sine = np.cos(angle), np.sin(angle)
-  # Forward map of glyph to frame: rotation . shear . stretch . scale.
-  forward = np.empty((count, 2, 2))
-  forward[:, 0, 0] = cosine * aspect
-  forward[:, 0, 1] = cosine * shear - sine
-  forward[:, 1, 0] = sine * aspect
-  forward[:, 1, 1] = sine * shear + cosine
-  forward *= scale[:, None, None]
+  # The glyph is mapped to the frame by rotation . shear . stretch . scale; its
+  # inverse is written out, since a batch of tiny matrices is slow in LAPACK.
   maps = np.empty((count, 2, 3), np.float32)
-  maps[:, :, :2] = np.linalg.inv(forward)
+  maps[:, 0, 0] = (cosine + sine * shear) / (scale * aspect)
+  maps[:, 0, 1] = (sine - cosine * shear) / (scale * aspect)
+  maps[:, 1, 0] = -sine / scale
+  maps[:, 1, 1] = cosine / scale
   maps[:, :, 2] = -np.einsum('nij,nj->ni', maps[:, :, :2], shift)
   return maps
 
@@ -94,9 +92,14 @@ def _box_mean(glyphs: np.ndarray, *, width: int, ink: int) -> np.ndarray:
   edge = width - 1
   padded = np.pad(glyphs, ((0, 0), (edge, edge), (edge, edge)))
   padded = padded.astype(np.float32 if width > 2 or ink > 1 else np.uint8)
-  rows = sum(padded[:, i : i + size + edge] for i in range(width))
-  boxes = sum(rows[:, :, i : i + size + edge] for i in range(width))
-  return boxes * np.float32(1 / (ink * width**2))
+  rows = padded[:, : size + edge].copy()
+  for shift in range(1, width):
+    rows += padded[:, shift : shift + size + edge]
+  boxes = rows[:, :, : size + edge].astype(np.float32)
+  for shift in range(1, width):
+    boxes += rows[:, :, shift : shift + size + edge]
+  boxes *= np.float32(1 / (ink * width**2))
+  return boxes
 
 
 def _sample(pictures: np.ndarray, maps: np.ndarray) -> np.ndarray:

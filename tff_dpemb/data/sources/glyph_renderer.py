@@ -123,7 +123,7 @@ def one_bit(coverage: np.ndarray) -> np.ndarray:
   Args:
     coverage: uint8 [size, size], 255 = ink.
   """
-  ink = int(round(coverage.sum(dtype=np.int64) / 255))
+  ink = round(int(coverage.sum(dtype=np.int64)) / 255)
   ranked = np.sort(coverage, axis=None)[::-1]
   glyph = coverage >= np.clip(ranked[max(ink - 1, 0)], 80, 160)
   levels = coverage.astype(np.int16)
@@ -139,7 +139,7 @@ def one_bit(coverage: np.ndarray) -> np.ndarray:
 
 def _ink(font: ImageFont.FreeTypeFont, text: str) -> np.ndarray:
   """Returns the coverage of a character, cropped to its ink; size 0: blank."""
-  left, top, right, bottom = font.getbbox(text)
+  left, top, right, bottom = map(int, font.getbbox(text))
   # A pixel of margin: the box is that of the outline, rounded.
   image = Image.new('L', (right - left + 2, bottom - top + 2))
   ImageDraw.Draw(image).text((1 - left, 1 - top), text, fill=255, font=font)

@@ -18,8 +18,9 @@ from tff_dpemb.data.sources import glyph_faces
 from tff_dpemb.data.sources import glyph_nuisance
 from tff_dpemb.data.sources import glyph_renderer
 
-_EM = 80  # pixels: twice the frame in which glyphs move
-_CANVAS = 96
+# Twice the resolution of the frame in which glyphs move. Larger ink is shrunk
+# to the em square, as in the bundle, so that no glyph leaves the frame.
+_EM = 80
 _CHUNK = 32  # identities a task
 
 
@@ -89,7 +90,7 @@ class _Drawer:
     rng = np.random.default_rng((self._seed, point))
     drawn = []
     for face in rng.permutation(len(self._renderers)):
-      glyph = self._renderers[face].draw(point, canvas=_CANVAS)
+      glyph = self._renderers[face].draw(point, canvas=_EM)
       if glyph is not None:
         drawn.append(glyph)
       if len(drawn) == self._images:
@@ -102,7 +103,7 @@ class _Drawer:
     return glyph_nuisance.distort(np.stack(drawn), rng=rng, em=_EM)
 
 
-_worker: _Drawer | None = None
+_worker: _Drawer  # One in each worker process.
 
 
 def _start_worker(parent: int, *arguments) -> None:

@@ -152,9 +152,7 @@ def render_glyphs(
   return pathlib.Path(output_dir)
 
 
-def _splits(
-  count: int, config: config_lib.DataConfig
-) -> dict[str, np.ndarray]:
+def _splits(count: int, config: config_lib.DataConfig) -> dict[str, np.ndarray]:
   return data_sets.split_identities(
     count,
     validation=config.validation_identities,

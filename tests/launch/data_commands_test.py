@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 import numpy as np
-from PIL import Image
 import pytest
+from PIL import Image
 
 from launch import cli
 

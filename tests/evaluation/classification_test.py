@@ -55,9 +55,7 @@ def test_interval_covers():
 
 
 def test_one_user_tells_nothing():
-  found = classification.accuracy(
-    np.zeros(5), np.zeros(5), np.zeros(5)
-  )
+  found = classification.accuracy(np.zeros(5), np.zeros(5), np.zeros(5))
   assert (found.value, found.low, found.high) == (1.0, 0.0, 1.0)
 
 

@@ -1,0 +1,59 @@
+"""Runs of the quick start's page with other settings, sharing what is equal.
+
+Data and public pretraining are made once and linked into each run.
+"""
+
+import pathlib
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+from launch import run_directory
+from tff_dpemb import artifacts
+from tff_dpemb import config
+
+PAGE = pathlib.Path(__file__).parent.parent / 'launch/configs/quickstart.toml'
+
+
+def train_and_evaluate(
+  name: str, *, runs: pathlib.Path, overrides: Sequence[str] = ()
+) -> tuple[dict[str, Any], run_directory.RunDirectory]:
+  """Trains and evaluates one variant; returns its figures on test identities.
+
+  Args:
+    name: Of the run.
+    runs: Directory of the runs, of their ledger, and of the shared stages.
+    overrides: `section.key=value` on the quick start's page.
+  """
+  from launch import stages
+
+  page = config.load(
+    PAGE,
+    overrides=[
+      f'name={name}',
+      f'data.directory={runs / "glyphs"}',
+      'training.evaluate_every=0',
+      *overrides,
+    ],
+  )
+  run = run_directory.RunDirectory(page, runs=runs)
+  if not run.data.exists():
+    from tff_dpemb.data.sources import glyphs
+
+    glyphs.build_glyphs(run.data, config=page.data)
+  shared = runs / f'pretrained-{page.digest("model", "pretraining")[:16]}'
+  with run.lock():
+    run.record_config()
+    if shared.exists():
+      shutil.copytree(shared, run.pretrained, dirs_exist_ok=True)
+    stages.pretrain(run)
+    if not shared.exists():
+      shutil.copytree(run.pretrained, shared)
+    stages.train(run)
+    stages.evaluate(run)
+  return artifacts.read_json(run.evaluation / 'stage.json'), run
+
+
+def recall(figures: dict[str, Any], far: str, *, of: str = 'trained') -> float:
+  """Returns recall at a false accept rate of one kind of embedding."""
+  return figures[of]['recall_at_far'][far]['value']

@@ -1,0 +1,280 @@
+"""The round loop: order of charge and noise, resume, cohorts, refusals."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tff_dpemb import config
+from tff_dpemb.data import user_store
+from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy import ledger as ledger_lib
+from tff_dpemb.privacy import plan as plan_lib
+from tff_dpemb.training import aggregators
+from tff_dpemb.training import program
+
+_USERS = 40
+
+
+@pytest.fixture(scope='module')
+def store(tmp_path_factory):
+  """40 users of 5 images; user i owns identity i alone."""
+  path = tmp_path_factory.mktemp('data') / 'private'
+  rng = np.random.default_rng(0)
+  with user_store.StoreWriter(
+    path,
+    name='private',
+    image_shape=(8, 8, 1),
+    label_names={'identity': [f'{i}' for i in range(_USERS)]},
+  ) as writer:
+    for user in range(_USERS):
+      writer.add_user(
+        f'user-{user}',
+        rng.integers(0, 256, [5, 8, 8, 1]).astype(np.uint8),
+        {'identity': np.full([5], user, np.int32)},
+      )
+  return user_store.UserStore.open(path)
+
+
+def _page(*, rounds=3, **privacy):
+  return config.from_mapping(
+    {
+      'name': 'test',
+      'model': {'embedding_dim': 8},
+      'privacy': {
+        'users_per_round': 12,
+        'virtual_clients': 3,
+        'clip_norm': 0.2,
+        'noise_multiplier': 0.2,
+        **privacy,
+      },
+      'training': {
+        'rounds': rounds,
+        'head_steps': 3,
+        'max_examples_per_user': 4,
+        'evaluate_every': 2,
+      },
+    }
+  )
+
+
+def _plan(page, *, population=_USERS):
+  return plan_lib.plan_from_config(
+    page.privacy,
+    population=population,
+    rounds=page.training.rounds,
+    shares_virtual_client=page.privacy.share_virtual_clients,
+  )
+
+
+class _Run:
+  """A run against a real ledger file."""
+
+  def __init__(self, folder, store, pure, backbone, page):
+    self.page, self.plan = page, _plan(page)
+    self._store, self._pure = store, pure
+    self._weights = {
+      name: variable.numpy()
+      for name, variable in zip(
+        pure.names, backbone.trainable_variables, strict=True
+      )
+    }
+    self._paths = program.Paths(folder / 'checkpoints', folder / 'restricted')
+    self.url = folder / 'ledger.sqlite'
+    self.reports, self.evaluated = [], []
+
+  def draws(self):
+    with ledger_lib.Ledger.open(self.url) as ledger:
+      return [entry.round_number for entry in ledger.entries(kind='draw')]
+
+  def train(self, *, fail_in_round=None):
+    with ledger_lib.Ledger.open(self.url) as ledger:
+
+      def charge(number):
+        entry = ledger.charge(
+          population='users',
+          release='model',
+          run='test',
+          event=self.plan.round_event(),
+          round_number=number,
+        )
+        if number == fail_in_round:  # After the entry, before the result.
+          raise KeyboardInterrupt
+        return entry.attempt
+
+      return program.train(
+        self.page,
+        plan=self.plan,
+        store=self._store,
+        pure=self._pure,
+        initial_weights=self._weights,
+        paths=self._paths,
+        charge=charge,
+        on_round=self.reports.append,
+        on_evaluate=lambda number, weights: self.evaluated.append(number),
+      )
+
+
+@pytest.fixture
+def run(tmp_path, tff_worker, store, pure, backbone):
+  return _Run(tmp_path, store, pure, backbone, _page())
+
+
+def test_each_round_is_charged_once_and_moves_the_weights(run):
+  result = run.train()
+  assert result.rounds == 3
+  assert result.replayed_rounds == 0
+  assert run.draws() == [0, 1, 2]
+  assert [report.round for report in run.reports] == [1, 2, 3]
+  assert run.evaluated == [2, 3]
+  assert any(
+    np.abs(value - run._weights[name]).max() > 0
+    for name, value in result.weights.items()
+  )
+
+
+def test_an_interrupted_round_is_repeated_and_paid_twice(run):
+  with pytest.raises(KeyboardInterrupt):
+    run.train(fail_in_round=1)
+  assert run.draws() == [0, 1]
+  result = run.train()
+  assert result.rounds == 3
+  assert result.replayed_rounds == 1
+  assert run.draws() == [0, 1, 1, 2]
+  assert [report.attempt for report in run.reports] == [1, 2, 1]
+
+
+def test_a_finished_run_draws_nothing_again(run):
+  first = run.train()
+  again = run.train()
+  assert run.draws() == [0, 1, 2]
+  for name, value in first.weights.items():
+    np.testing.assert_array_equal(value, again.weights[name])
+
+
+def test_a_budget_stops_the_run_before_the_round(run):
+  spent = run.plan.guarantee(2).epsilon
+  with ledger_lib.Ledger.open(run.url) as ledger:
+    ledger.set_budget('users', guarantee.Budget(spent * 1.001, run.plan.delta))
+  with pytest.raises(ledger_lib.BudgetExceededError):
+    run.train()
+  assert run.draws() == [0, 1]
+  assert len(run.reports) == 2
+
+
+def test_an_empty_cohort_is_a_legal_charged_round(
+  tmp_path, tff_worker, store, pure, backbone
+):
+  page = _page(rounds=2, users_per_round=1)
+  run = _Run(tmp_path, store, pure, backbone, page)
+  run.plan = dataclasses.replace(
+    run.plan, sampler=plan_lib.PoissonSampler(_USERS, 1e-9)
+  )
+  result = run.train()
+  assert [report.users for report in run.reports] == [0, 0]
+  assert run.draws() == [0, 1]
+  noise = result.weights['conv1/kernel'] - run._weights['conv1/kernel']
+  assert 0 < np.abs(noise).max() < 1  # Noise was added all the same.
+
+
+def test_removing_one_user_changes_exactly_one_virtual_client(store):
+  """The bound of 2C rests on this: checked for every user of a cohort."""
+  page = _page(users_per_round=30, virtual_clients=4)
+  training = page.training.model_copy(
+    update={'max_users_per_virtual_client': 5}
+  )
+  plan = _plan(page)
+
+  class _Draws:
+    """A generator whose cohort is given; the hash key is fixed."""
+
+    def __init__(self, users):
+      self._users = users
+
+    def binomial(self, n, p):
+      return len(self._users)
+
+    def choice(self, *args, **kwargs):
+      return np.asarray(self._users)
+
+    def bytes(self, count):
+      return bytes(range(count))
+
+  cohort = list(range(3, 33))
+  before = program.draw_slots(plan, training, _Draws(cohort))
+  assert max(map(len, before)) == 5  # Overflow really happens.
+  for user in cohort:
+    others = [other for other in cohort if other != user]
+    after = program.draw_slots(plan, training, _Draws(others))
+    changed = sum(
+      not np.array_equal(x, y) for x, y in zip(before, after, strict=True)
+    )
+    assert changed <= 1
+
+
+def test_the_neighbouring_sum_moves_by_at_most_two_clips(
+  tmp_path, tff_worker, store, pure, backbone
+):
+  """Pre-noise sums of real local training with and without one user."""
+  from tff_dpemb.privacy import mechanisms
+  from tff_dpemb.training import process
+
+  page = _page()
+  clip = 0.05
+  iterative = process.build_process(
+    pure,
+    process.local_tuning_from_config(page, num_classes=0),
+    aggregators.build_aggregator(
+      mechanisms.FixedClipGaussian(clip, 1e-9), denominator=1.0
+    ),
+    initial_weights=[v.numpy() for v in backbone.trainable_variables],
+    server_learning_rate=1.0,
+    server_momentum=0.0,
+  )
+  state = iterative.initialize()
+  slots = [np.arange(0, 6), np.arange(6, 12), np.arange(12, 18)]
+
+  def total(slots):
+    rng = np.random.default_rng(0)
+    data = [
+      program.client_data(store, users, page.training, np.random.default_rng(i))
+      for i, users in enumerate(slots)
+    ]
+    del rng
+    after, _ = iterative.next(state, data)
+    return [b - a for b, a in zip(state.weights, after.weights, strict=True)]
+
+  whole = total(slots)
+  for removed in (0, 7, 17):
+    fewer = [slot[slot != removed] for slot in slots]
+    moved = np.sqrt(
+      sum(
+        np.sum((x - y) ** 2) for x, y in zip(whole, total(fewer), strict=True)
+      )
+    )
+    assert 0 < moved <= 2 * clip * (1 + 1e-4)
+
+
+def test_client_data_caps_each_user_and_numbers_identities_locally(store):
+  page = _page()
+  rng = np.random.default_rng(0)
+  data = program.client_data(store, np.array([7, 30, 2]), page.training, rng)
+  assert data.images.shape == (12, 8, 8, 1)
+  assert sorted(set(data.labels.tolist())) == [0, 1, 2]
+  none = program.client_data(store, np.array([], int), page.training, rng)
+  assert none.images.shape == (0, 8, 8, 1)
+
+
+def test_without_virtual_clients_each_user_is_a_client(store):
+  page = _page(share_virtual_clients=False, virtual_clients=12)
+  slots = program.draw_slots(
+    _plan(page), page.training, np.random.default_rng(0)
+  )
+  assert all(len(slot) == 1 for slot in slots)
+  assert _plan(page).sensitivity == 1
+
+
+def test_a_plan_for_another_population_is_refused(run):
+  run.plan = _plan(run.page, population=_USERS + 1)
+  with pytest.raises(program.TrainingError, match='the plan is for 41 users'):
+    run.train()
