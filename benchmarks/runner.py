@@ -28,6 +28,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from launch import environment
 from tff_dpemb import artifacts
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
@@ -203,6 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     '--docs', action='store_true', help='write docs/benchmarks.md'
   )
   options = parser.parse_args(arguments)
+  environment.prepare()
   try:
     if options.docs:
       page = docs_with_results(_DOCS.read_text(), kept_results())

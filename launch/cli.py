@@ -35,6 +35,8 @@ from typing import Any, NoReturn
 
 import click
 
+from launch import environment
+
 _PACKAGES = ('tff_dpemb', 'serving', 'protos', 'launch')
 _DEBUG_VARIABLE = 'DPEMB_DEBUG'  # 1: print tracebacks of domain errors too
 _WRONG_INPUT = 2
@@ -116,9 +118,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
   """Runs the command line and exits with the code of the table above."""
-  # The frameworks' start-up chatter hides our own lines; a user may ask for it.
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-  os.environ.setdefault('GRPC_VERBOSITY', 'ERROR')
+  environment.prepare()
   logging.basicConfig(
     level=os.environ.get('DPEMB_LOG', 'ERROR').upper(),
     format='%(levelname)s %(name)s: %(message)s',

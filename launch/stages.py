@@ -150,9 +150,7 @@ def train(run: Run) -> None:
         recall=curve.last_text(),
       )
 
-    stack.enter_context(
-      executors.local(log_path=run.training / 'worker.log')
-    )
+    stack.enter_context(executors.local(log_path=run.training / 'worker.log'))
     result = program.train(
       run.config,
       plan=plan,

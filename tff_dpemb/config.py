@@ -141,7 +141,7 @@ class SynthesisConfig(_Section):
   classes: _PositiveInt = 10
   components_per_class: _PositiveInt = 1
   clustering_rounds: _PositiveInt = 2
-  projection_dim: _PositiveInt = 32
+  projection_dim: _PositiveInt = 128
   epsilon: _PositiveFloat = 8.0
   delta: _Probability | None = None  # default: as for training
   examples_per_class: _PositiveInt = 500

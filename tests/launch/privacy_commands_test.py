@@ -99,7 +99,16 @@ def test_the_package_never_imports_tensorflow():
 
 
 def test_plan_prints_a_table_that_keeps_to_the_budget(run):
-  arguments = '--population 19547 --epsilon 4 --rounds 8 --cohort 19547'.split()
+  arguments = [
+    '--population',
+    '19547',
+    '--epsilon',
+    '4',
+    '--rounds',
+    '8',
+    '--cohort',
+    '19547',
+  ]
   result = run('plan', *arguments)
   assert result.exit_code == 0
   # The noise multiplier: 5.92 gives 4.0.

@@ -139,11 +139,24 @@ def test_a_synthetic_certificate_states_what_was_charged(book):
 
 def test_all_sixteen_points_are_there(book):
   for content in (_for_training(book), _for_synthesis(book)):
-    for part in (
-      'setting unit adjacency released data_accesses mechanism sampling'
-      ' accounting tuning public_data randomness audit utility composition'
-      ' provenance statement'
-    ).split():
+    for part in [
+      'setting',
+      'unit',
+      'adjacency',
+      'released',
+      'data_accesses',
+      'mechanism',
+      'sampling',
+      'accounting',
+      'tuning',
+      'public_data',
+      'randomness',
+      'audit',
+      'utility',
+      'composition',
+      'provenance',
+      'statement',
+    ]:
       assert content[part], part
     assert json.loads(json.dumps(content, allow_nan=False)) == content
 

@@ -18,7 +18,6 @@ from serving import server
 from serving import servicer
 from serving import status
 
-
 _ONE_IMAGE = np.zeros([1, 12, 10, 3], np.uint8)
 
 

@@ -8,7 +8,6 @@ import tempfile
 import threading
 from collections.abc import Iterator
 
-
 _LOCK = threading.RLock()  # Two threads would restore each other's descriptor.
 
 
