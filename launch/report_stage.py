@@ -170,11 +170,11 @@ def _pictures(run: Run, figures) -> report_page.ReportPictures:
       'recall_at_1', 'recall@1'
     )
     for key in curve[0]
-    if key != 'round'
+    if key not in ('round', 'recall_at_far_0.01')
   }
   roc_names = {
-    'trained': 'trained with DP-FedEmb',
-    'pretraining_only': 'public pretraining only',
+    'trained': 'DP-FedEmb',
+    'pretraining_only': 'pretraining only',
     'pixels': 'raw pixels',
   }
   return report_page.ReportPictures(
