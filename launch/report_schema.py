@@ -52,6 +52,8 @@ class Privacy(_Part):
   epsilon_naive: _Epsilon
   epsilon_unamplified: _Epsilon
   extrapolated: tuple[Extrapolated, ...]
+  # Of all models and synthetic sets of the population together.
+  population_epsilon_all_releases: _Epsilon = None
 
 
 class Verification(_Part):

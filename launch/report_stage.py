@@ -35,7 +35,10 @@ def report(run: Run) -> None:
   figures = stages.read_done(run.evaluation, 'evaluate', run)
   exported = stages.read_done(run.export, 'export', run)
   serving = stages.read_done(run.serving, 'quickstart', run)
-  synthetic = stages.read_done(run.root / 'synthetic_stage', 'synthesize', run)
+  synthetic = stages.read_done(run.synthetic_stage, 'synthesize', run)
+  compared = artifacts.read_json(
+    run.restricted / run.config.synthesis.release / 'comparison.json'
+  )
   with stages.stage('report'):
     content = {
       'schema': report_schema.SCHEMA,
@@ -65,10 +68,10 @@ def report(run: Run) -> None:
         'epsilon': synthetic['epsilon'],
         'delta': synthetic['delta'],
         'classes': synthetic['classes'],
-        'accuracy': synthetic['accuracy']['value'],
-        'accuracy_on_real': synthetic['accuracy_on_real']['value'],
-        'chance': synthetic['chance'],
-        'share_of_real': synthetic['share_of_real'],
+        'accuracy': compared['accuracy']['value'],
+        'accuracy_on_real': compared['accuracy_on_real']['value'],
+        'chance': compared['chance'],
+        'share_of_real': compared['share_of_real'],
       },
       'run': _facts(run),
     }
@@ -77,10 +80,20 @@ def report(run: Run) -> None:
     report_page.render(
       content, pictures=_pictures(run, figures), output=run.report_html
     )
+    for path in (run.report_json, run.report_html):
+      path.chmod(0o600)  # It holds un-noised figures: an operator's view.
   click.echo(_summary(content, run))
 
 
 def _training(run: Run, trained: dict[str, Any]) -> dict[str, Any]:
+  # Expected numbers, which are public; exact ones are in restricted/.
+  training = run.config.training
+  examples = (
+    trained['rounds']
+    * trained['plan']['users_per_round']
+    * min(training.max_examples_per_user, run.config.data.images_per_identity)
+    * training.backbone_epochs
+  )
   return {
     'rounds': trained['rounds'],
     'replayed_rounds': trained['replayed_rounds'],
@@ -88,7 +101,7 @@ def _training(run: Run, trained: dict[str, Any]) -> dict[str, Any]:
     'users_per_round': trained['plan']['users_per_round'],
     'virtual_clients': trained['plan']['virtual_clients'],
     'seconds': trained['seconds'],
-    'examples_per_second': trained['examples'] / max(trained['seconds'], 1e-9),
+    'examples_per_second': examples / max(trained['seconds'], 1e-9),
   }
 
 
@@ -159,11 +172,15 @@ def _facts(run: Run) -> dict[str, Any]:
 
 
 def _pictures(run: Run, figures) -> report_page.ReportPictures:
-  # Private users are not pictured: a report may leave the private boundary.
-  sheets = [
-    _sheet(run, 'public', 'Public users, for pretraining: one a row'),
-    _sheet(run, 'test', 'Held-out test users, for evaluation: one a row'),
-  ]
+  # Private users are never pictured. Held-out ones are people too, unless the
+  # data are the bundled glyphs or the page says that they may be shown.
+  settings = run.config.data
+  shown = settings.show_images or not settings.directory
+  sheets = [_sheet(run, 'public', 'Public users, for pretraining: one a row')]
+  if shown:
+    sheets.append(
+      _sheet(run, 'test', 'Held-out test users, for evaluation: one a row')
+    )
   curve = artifacts.read_json(run.training / 'curve.json')
   names = {
     key: key.replace('recall_at_far_', 'recall@FAR ').replace(
@@ -187,7 +204,7 @@ def _pictures(run: Run, figures) -> report_page.ReportPictures:
       title: [tuple(point) for point in figures[key]['roc']]
       for key, title in roc_names.items()
     },
-    gallery=_gallery(run),
+    gallery=_gallery(run) if shown else (),
   )
 
 

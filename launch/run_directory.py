@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import pathlib
 from collections.abc import Iterator
@@ -33,7 +34,8 @@ class RunDirectory:
     self.export = self.root / 'export'
     self.index = self.root / 'index'
     self.serving = self.root / 'serving'
-    self.synthetic = self.root / 'synthetic'
+    self.synthetic = self.root / run_config.synthesis.release
+    self.synthetic_stage = self.root / 'stages' / run_config.synthesis.release
     self.report_json = self.root / 'report.json'
     self.report_html = self.root / 'report.html'
 
@@ -46,6 +48,12 @@ class RunDirectory:
     """Returns the ledger's URL: one for all runs of this directory."""
     configured = self.config.privacy.ledger
     return configured or f'sqlite:///{(self.runs / "ledger.sqlite").absolute()}'
+
+  def make_restricted(self) -> pathlib.Path:
+    """Returns the folder of what must not leave, for the owner's eyes only."""
+    self.restricted.mkdir(parents=True, exist_ok=True)
+    self.restricted.chmod(0o700)
+    return self.restricted
 
   @contextlib.contextmanager
   def lock(self) -> Iterator[None]:
@@ -83,9 +91,7 @@ class RunDirectory:
       RunError: The run was started with another page.
     """
     path = self.root / 'config.json'
-    fixed = (
-      'data', 'model', 'pretraining', 'privacy', 'training', 'synthesis',
-    )  # fmt: skip
+    fixed = ('data', 'model', 'pretraining', 'privacy', 'training')
     page = self.config.model_dump(mode='json')
     if path.exists():
       old = artifacts.read_json(path)
@@ -98,11 +104,15 @@ class RunDirectory:
       if changed:
         raise RunError(
           f'run {self.config.name!r} was started with other values of'
-          f' {", ".join(changed)}; set another name, or remove'
-          f' {str(self.root)!r} (its noise stays charged in the ledger).'
+          f' {", ".join(changed)}; set another name.'
         )
       return
     artifacts.atomic_write_json(path, page)
+
+
+def inputs_digest(*parts: str) -> str:
+  """Returns one digest of a stage's inputs: pages, stores, weights."""
+  return hashlib.sha256('\n'.join(parts).encode()).hexdigest()
 
 
 def read_stamp(directory: pathlib.Path, digest: str) -> dict[str, Any] | None:

@@ -53,20 +53,23 @@ def data(run: Run) -> None:
       user_store.UserStore.open(run.store(name))
     return
   digest = run.config.digest('data')
-  stamp = run_directory.read_stamp(run.root / 'data_stage', digest)
-  if stamp is not None:
+  directory = run.root / 'stages' / 'data'
+  stamp = run_directory.read_stamp(directory, digest)
+  if stamp is not None and run.data.exists():
     return
   with stage('data: glyphs from the bundle'):
-    glyphs.build_glyphs(run.data, config=run.config.data)
-    run_directory.write_stamp(run.root / 'data_stage', digest, {})
+    glyphs.build_glyphs(run.data, config=run.config.data, replace=True)
+    run_directory.write_stamp(directory, digest, {})
 
 
 def pretrain(run: Run) -> None:
   """Public pretraining; the backbone's first weights if it is disabled."""
-  digest = run.config.digest('data', 'model', 'pretraining')
+  public = user_store.UserStore.open(run.store('public'))
+  digest = run_directory.inputs_digest(
+    run.config.digest('model', 'pretraining'), public.digest
+  )
   if run_directory.read_stamp(run.pretrained, digest) is not None:
     return
-  public = user_store.UserStore.open(run.store('public'))
   backbone = embedding_model.build_backbone(
     run.config.model, public.image_shape
   )
@@ -113,28 +116,38 @@ def private_plan(run: Run) -> plan_lib.PrivacyPlan:
 
 
 def train(run: Run) -> None:
-  """DP-FedEmb rounds: resumes at the last finished one."""
-  digest = _training_digest(run)
-  if run_directory.read_stamp(run.training, digest) is not None:
-    return
+  """DP-FedEmb rounds: resumes at the last finished one.
+
+  Raises:
+    StageError: The run was started on other data or from other weights, or
+      the ledger holds draws of this run under another plan.
+  """
   private = user_store.UserStore.open(run.store('private'))
   validation = user_store.UserStore.open(run.store('validation'))
+  start = run.pretrained / 'weights.npz'
+  digest = run_directory.inputs_digest(
+    run.config.digest('model', 'privacy', 'training'),
+    private.digest,
+    artifacts.sha256_of(start),
+  )
+  if run_directory.read_stamp(run.training, digest) is not None:
+    return
   plan = private_plan(run)
   backbone = embedding_model.build_backbone(
     run.config.model, private.image_shape
   )
   pure = embedding_model.lift(backbone)
-  initial = embedding_model.load_weights(run.pretrained / 'weights.npz')
+  initial = embedding_model.load_weights(start)
   with contextlib.ExitStack() as stack:
     stack.enter_context(stage('DP-FedEmb rounds on private users'))
-    run.training.mkdir(parents=True, exist_ok=True)
     ledger = stack.enter_context(open_ledger(run))
+    _refuse_another_start(run, ledger, plan, digest)
     lease = ledger.acquire_lease(run.config.name, 'train')
     stack.callback(ledger.release_lease, lease)
     bar = stack.enter_context(
       _bar(run.config.training.rounds, 'train', 'round')
     )
-    charge = _round_charge(run, ledger, plan, lease)
+    charge = _round_charge(run, ledger, plan, lease, private.digest)
     curve = _Curve(run, backbone, validation)
     if not checkpoints_exist(run):
       curve.add(0, initial)
@@ -157,20 +170,20 @@ def train(run: Run) -> None:
       store=private,
       pure=pure,
       initial_weights=initial,
-      paths=program.Paths(run.training / 'checkpoints', run.restricted),
+      paths=program.Paths(run.training / 'checkpoints', run.make_restricted()),
       charge=charge,
       on_round=on_round,
       on_evaluate=curve.add,
     )
+    draws = draws_of_model(ledger, run)
   embedding_model.save_weights(run.training / 'weights.npz', result.weights)
   run_directory.write_stamp(
     run.training,
     digest,
     {
       'rounds': result.rounds,
-      'replayed_rounds': result.replayed_rounds,
+      'replayed_rounds': draws - result.rounds,
       'seconds': result.seconds,
-      'examples': result.examples,
       'final_clip_norm': result.final_clip_norm,
       'plan': plan.to_json(),
       'plan_digest': plan.digest(),
@@ -181,13 +194,16 @@ def train(run: Run) -> None:
 
 def evaluate(run: Run) -> None:
   """Exact figures on the test identities, which nothing was chosen on."""
-  digest = run.config.digest(
-    'data', 'model', 'pretraining', 'privacy', 'training', 'evaluation'
+  read_done(run.training, 'train', run)
+  test = user_store.UserStore.open(run.store('test'))
+  digest = run_directory.inputs_digest(
+    run.config.digest('model', 'evaluation'),
+    test.digest,
+    artifacts.sha256_of(run.training / 'weights.npz'),
+    artifacts.sha256_of(run.pretrained / 'weights.npz'),
   )
   if run_directory.read_stamp(run.evaluation, digest) is not None:
     return
-  read_done(run.training, 'train', run)
-  test = user_store.UserStore.open(run.store('test'))
   images, labels, _ = test.read_all()
   backbone = embedding_model.build_backbone(run.config.model, test.image_shape)
   with stage(f'evaluation on {test.num_users} held-out identities'):
@@ -259,13 +275,30 @@ def checkpoints_exist(run: Run) -> bool:
   return directory.is_dir() and any(directory.iterdir())
 
 
-def _training_digest(run: Run) -> str:
-  return run.config.digest(
-    'data', 'model', 'pretraining', 'privacy', 'training'
-  )
+def _refuse_another_start(run, ledger, plan, digest: str) -> None:
+  """Refuses to go on with a run on other inputs than it was started on."""
+  path = run.training / 'inputs.json'
+  if path.exists():
+    started = artifacts.read_json(path)['inputs']
+  else:
+    started = digest
+    artifacts.atomic_write_json(path, {'inputs': digest})
+  if started != digest:
+    raise StageError(
+      f'run {run.config.name!r} was started on other private images or from'
+      ' other pretrained weights; set another name.'
+    )
+  counts = ledger.draw_counts(run=run.config.name, release=model_release(run))
+  if any(event != plan.round_event() for event, _ in counts):
+    raise StageError(
+      f'the ledger holds draws of run {run.config.name!r} under another plan,'
+      ' which this one would be mixed with; set another name.'
+    )
 
 
-def _round_charge(run, ledger, plan, lease) -> Callable[[int], int]:
+def _round_charge(
+  run, ledger, plan, lease, data_digest
+) -> Callable[[int], int]:
   code = revision.code_revision()
 
   def charge(number: int) -> int:
@@ -279,6 +312,7 @@ def _round_charge(run, ledger, plan, lease) -> Callable[[int], int]:
       plan_digest=plan.digest(),
       config_digest=run.config.digest(),
       code_revision=code,
+      details={'data_digest': data_digest},
       lease=lease,
     )
     if entry.warning:

@@ -26,7 +26,6 @@ import numpy as np
 
 from serving import status
 from tff_dpemb import artifacts
-from tff_dpemb.export import registry
 
 SCHEMA = 'dpemb.index/1'
 VECTORS = 'vectors.faiss'
@@ -212,7 +211,7 @@ def build(
         'dimension': int(vectors.shape[1]),
         'count': len(vectors),
         'normalised': True,
-        'digest': registry.digest_of_files(files),
+        'digest': artifacts.digest_of_files(files),
         'files': files,
       }
       artifacts.atomic_write_json(directory / MANIFEST, manifest)
@@ -235,7 +234,7 @@ def load(path: str | os.PathLike[str]) -> Index:
     for name in (VECTORS, ITEMS):
       if artifacts.sha256_of(path / name) != manifest['files'][name]:
         raise _damaged(path, f'{name!r} has another SHA-256 than the manifest')
-    if registry.digest_of_files(manifest['files']) != manifest['digest']:
+    if artifacts.digest_of_files(manifest['files']) != manifest['digest']:
       raise _damaged(path, 'the manifest has another digest than its files')
     items = artifacts.read_json(path / ITEMS)
     flat: Any = faiss.deserialize_index(

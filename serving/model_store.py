@@ -32,8 +32,8 @@ def open_for_serving(
 
   Raises:
     tff_dpemb.export.registry.ExportError: The export is missing or not whole.
-    status.UnprotectedExport: It has no certificate, or one of a simulation, of
-      another model or without a guarantee.
+    status.UnprotectedExport: It has no certificate, or one that is not of a
+      model, of a simulation, of another model or without a guarantee.
   """
   export = registry.open_export(path)
   what = unprotected_reason(export)
@@ -55,10 +55,14 @@ def unprotected_reason(export: registry.Export) -> str:
   certificate = export.certificate
   if certificate is None:
     return 'no certificate'
+  if certificate.get('kind') != 'model':
+    return 'a certificate that is not of a model'
   if certificate.get('simulation', False) is not False:
     return 'a certificate of a simulation'
   certified = _part(certificate, 'provenance').get('artifact_digest')
-  if certified and certified != export.digest:
+  if not certified:
+    return 'a certificate that does not say of which model'
+  if certified != export.digest:
     return 'the certificate of another model'
   if _number(_part(certificate, 'accounting').get('epsilon')) is None:
     return 'a certificate without a guarantee'

@@ -3,6 +3,8 @@ import hashlib
 import os
 import pathlib
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -112,6 +114,157 @@ class TestAtomicDirectory:
       (directory / 'a').write_text('new')
     assert (out / 'a').read_text() == 'old'
     assert _leftovers(tmp_path) == []
+
+  def test_replacing_never_leaves_the_path_empty(self, tmp_path, monkeypatch):
+    out = _published(tmp_path / 'out', 'old')
+    inode = out.stat().st_ino
+    if not artifacts._exchange(out, _published(tmp_path / 'probe', 'x')):
+      pytest.skip('this file system cannot exchange two names')
+    assert out.stat().st_ino != inode
+    assert (out / 'a').read_text() == 'x'
+
+    def never(*unused):
+      raise AssertionError('two renames leave a gap')
+
+    with artifacts.atomic_directory(out, replace=True) as directory:
+      (directory / 'a').write_text('new')
+      monkeypatch.setattr(os, 'replace', never)
+    assert (out / 'a').read_text() == 'new'
+    assert _leftovers(tmp_path) == []
+
+  def test_two_renames_where_names_cannot_be_exchanged(
+    self, tmp_path, monkeypatch
+  ):
+    monkeypatch.setattr(artifacts, '_exchange', lambda *unused: False)
+    out = _published(tmp_path / 'out', 'old')
+    with artifacts.atomic_directory(out, replace=True) as directory:
+      (directory / 'a').write_text('new')
+    assert (out / 'a').read_text() == 'new'
+    assert _leftovers(tmp_path) == []
+
+  def test_a_failed_second_rename_is_undone(self, tmp_path, monkeypatch):
+    monkeypatch.setattr(artifacts, '_exchange', lambda *unused: False)
+    out = _published(tmp_path / 'out', 'old')
+    rename, calls = os.replace, []
+
+    def second_fails(source, target):
+      calls.append((source, target))
+      if len(calls) == 2:
+        _full_disk()
+      rename(source, target)
+
+    monkeypatch.setattr(os, 'replace', second_fails)
+    with (
+      pytest.raises(artifacts.ArtifactError, match='No space left'),
+      artifacts.atomic_directory(out, replace=True) as directory,
+    ):
+      (directory / 'a').write_text('new')
+    assert len(calls) == 3
+    assert (out / 'a').read_text() == 'old'
+    assert _leftovers(tmp_path) == []
+
+  def test_a_link_is_replaced_not_followed(self, tmp_path):
+    elsewhere = _published(tmp_path / 'elsewhere', 'kept')
+    out = tmp_path / 'out'
+    out.symlink_to(elsewhere)
+    with artifacts.atomic_directory(out, replace=True) as directory:
+      (directory / 'a').write_text('new')
+    assert not out.is_symlink()
+    assert (elsewhere / 'a').read_text() == 'kept'
+    assert _leftovers(tmp_path) == []
+
+
+def _published(path, content):
+  path.mkdir()
+  (path / 'a').write_text(content)
+  return path
+
+
+@pytest.fixture(name='dead')
+def _dead():
+  """The id of a process that is no more."""
+  process = subprocess.Popen([sys.executable, '-c', ''])
+  process.wait()
+  return process.pid
+
+
+def _write(path):
+  artifacts.atomic_write_bytes(path, b'new')
+
+
+def _make(path):
+  with artifacts.atomic_directory(path):
+    pass
+
+
+@pytest.mark.parametrize('writer', [_write, _make])
+class TestStaleTemporaries:
+  def test_those_of_dead_writers_of_the_path_are_removed(
+    self, tmp_path, dead, writer
+  ):
+    stale = tmp_path / f'.out.{dead}.abc_123.tmp'
+    _published(stale, 'embeddings')
+    (tmp_path / f'.out.{dead}.def.tmp').write_text('embeddings')
+    mine = f'.out.{dead}.{artifacts._machine()}-k3y.tmp'
+    (tmp_path / mine).write_text('embeddings')
+    writer(tmp_path / 'out')
+    assert _leftovers(tmp_path) == []
+
+  def test_all_others_are_kept(self, tmp_path, dead, writer):
+    kept = [
+      f'.out.{os.getpid()}.abc.tmp',  # May be another thread's.
+      '.out.1.abc.tmp',  # Alive.
+      f'.out.{dead}.00000000-abc.tmp',  # Of another machine.
+      f'.other.{dead}.abc.tmp',
+      f'.out.5.{dead}.abc.tmp',  # Of 'out.5'.
+      f'.out.npz.{dead}.abc.tmp',
+      f'.out.{dead}.abc.txt',
+      '.out.abc.tmp',
+    ]
+    for name in kept:
+      (tmp_path / name).write_text('')
+    writer(tmp_path / 'out')
+    assert _leftovers(tmp_path) == sorted(kept)
+
+  def test_a_killed_writer_leaves_nothing_for_good(self, tmp_path, writer):
+    code = """
+import os, sys
+from tff_dpemb import artifacts
+with artifacts.atomic_directory(sys.argv[1]) as directory:
+  (directory / 'a').write_text('embeddings')
+  os.kill(os.getpid(), 9)
+"""
+    process = subprocess.Popen([sys.executable, '-c', code, tmp_path / 'out'])
+    process.wait()
+    (left,) = _leftovers(tmp_path)
+    assert left.startswith(f'.out.{process.pid}.')
+    assert left.endswith('.tmp')
+    writer(tmp_path / 'out')
+    assert _leftovers(tmp_path) == []
+
+
+def test_an_old_directory_that_lost_its_place_is_put_back(tmp_path, dead):
+  """A crash between two renames, where names cannot be exchanged."""
+  name = f'.out.{dead}.{artifacts._machine()}-abc'
+  _published(tmp_path / f'{name}.old', 'old')
+  _published(tmp_path / f'{name}.tmp', 'new')
+  with (
+    pytest.raises(artifacts.ArtifactError, match='must not exist'),
+    artifacts.atomic_directory(tmp_path / 'out'),
+  ):
+    pass
+  assert (tmp_path / 'out' / 'a').read_text() == 'old'
+  assert _leftovers(tmp_path) == []
+
+
+def test_digest_of_files_is_that_of_sorted_json():
+  expected = hashlib.sha256(b'{"a":"1","b":"2"}').hexdigest()
+  for files in ({'a': '1', 'b': '2'}, {'b': '2', 'a': '1'}):
+    assert artifacts.digest_of_files(files) == expected
+  # One definition: exports, indexes and certificates call this one.
+  for name in ('privacy/certificate_document.py', 'export/registry.py'):
+    source = pathlib.Path(artifacts.__file__).parent / name
+    assert 'hexdigest' not in source.read_text().partition('def digest_of')[2]
 
 
 class TestSha256:

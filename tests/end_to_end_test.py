@@ -107,6 +107,7 @@ def test_a_killed_run_resumes_and_every_draw_is_in_the_ledger(finished):
   report = json.loads((runs / 'small/report.json').read_text())
   assert report['training']['rounds'] == _ROUNDS
   assert report['privacy']['draws'] == len(rounds)
+  assert report['training']['replayed_rounds'] == len(rounds) - _ROUNDS
 
 
 def test_the_report_has_every_key_and_figures_of_real_stages(finished):

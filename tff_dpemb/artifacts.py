@@ -3,21 +3,33 @@
 Stages hand each other files, never objects. Whatever is here is published by
 write to a temporary sibling, fsync, rename, so that a crash or a full disk
 leaves either the old artefact or the new one.
+
+A temporary sibling is called `.NAME.<pid>.<machine>-<random>.tmp`. It may hold
+private data, so the next writer of NAME removes those of processes of this
+machine that are no more.
 """
 
 import contextlib
+import ctypes
+import functools
 import hashlib
 import io
 import json
 import os
 import pathlib
+import re
 import shutil
+import socket
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 
 
 class ArtifactError(RuntimeError):
@@ -35,8 +47,9 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
   temporary = None
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(path)
     handle, temporary = tempfile.mkstemp(
-      dir=path.parent, prefix=f'.{path.name}.', suffix='.tmp'
+      dir=path.parent, prefix=_prefix(path), suffix='.tmp'
     )
     with os.fdopen(handle, 'wb') as file:
       file.write(data)
@@ -110,6 +123,9 @@ def atomic_directory(
 ) -> Iterator[pathlib.Path]:
   """Yields a temporary directory that becomes `path` when the body succeeds.
 
+  An existing one is exchanged for it in one step where the file system can
+  (Linux); elsewhere by two renames, undone if the second one fails.
+
   Args:
     path: The directory to publish.
     replace: Whether an existing directory at `path` may be replaced.
@@ -118,12 +134,16 @@ def atomic_directory(
     ArtifactError: `path` exists and `replace` is false, or the disk refused.
   """
   path = pathlib.Path(path)
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(path)
+  except OSError as error:
+    raise ArtifactError(_explain(path, error)) from error
   if path.exists() and not replace:
     raise ArtifactError(f'{str(path)!r} must not exist; remove it first.')
   try:
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = pathlib.Path(
-      tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.', suffix='.tmp')
+      tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path), suffix='.tmp')
     )
   except OSError as error:
     raise ArtifactError(_explain(path, error)) from error
@@ -138,14 +158,13 @@ def atomic_directory(
           os.close(handle)
       _fsync_directory(root)
     os.chmod(temporary, 0o777 & ~_umask())
-    old = None
     if path.exists():
-      old = path.with_name(f'.{path.name}.{os.getpid()}.old')
-      os.replace(path, old)
-    os.replace(temporary, path)
-    _fsync_directory(path.parent)
-    if old is not None:
-      shutil.rmtree(old, ignore_errors=True)
+      old = _swap(temporary, path)
+      _fsync_directory(path.parent)
+      _remove(old)
+    else:
+      os.replace(temporary, path)
+      _fsync_directory(path.parent)
   except OSError as error:
     shutil.rmtree(temporary, ignore_errors=True)
     raise ArtifactError(_explain(path, error)) from error
@@ -173,6 +192,111 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
     raise ArtifactError(
       f'{str(path)!r} must be a readable file ({error.strerror}).'
     ) from error
+
+
+def digest_of_files(files: Mapping[str, str]) -> str:
+  """Returns the digest of `{relative path: SHA-256}`: of its sorted JSON."""
+  text = json.dumps(dict(sorted(files.items())), separators=(',', ':'))
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+# ---- temporary names ----
+
+
+def _prefix(path: pathlib.Path) -> str:
+  return f'.{path.name}.{os.getpid()}.{_machine()}-'
+
+
+@functools.cache
+def _machine() -> str:
+  """Returns a short tag of this machine and its namespace of process ids."""
+  try:
+    space = os.readlink('/proc/self/ns/pid')
+  except OSError:
+    space = ''
+  name = f'{socket.gethostname()}/{space}'
+  return hashlib.sha256(name.encode()).hexdigest()[:8]
+
+
+def _sweep(path: pathlib.Path) -> None:
+  """Removes what dead writers of `path` left beside it.
+
+  An old directory that was moved away for a new one that never came is put
+  back.
+  """
+  pattern = re.compile(
+    rf'\.{re.escape(path.name)}\.(\d+)\.(?:([0-9a-f]{{8}})-)?[^.-]+\.(tmp|old)'
+  )
+  try:
+    names = os.listdir(path.parent)
+  except PermissionError:
+    return  # A directory that may be written, not listed.
+  for name in names:
+    found = pattern.fullmatch(name)
+    if found is None or found[2] not in (None, _machine()):
+      continue
+    if _is_alive(int(found[1])):
+      continue
+    stale = path.with_name(name)
+    if found[3] == 'old' and not path.exists():
+      with contextlib.suppress(OSError):
+        os.replace(stale, path)
+      continue  # Never removed: it may be the only copy.
+    _remove(stale)
+
+
+def _is_alive(pid: int) -> bool:
+  try:
+    os.kill(pid, 0)
+  except (ProcessLookupError, OverflowError):
+    return False
+  except PermissionError:
+    return True
+  return True
+
+
+def _remove(path: pathlib.Path) -> None:
+  """Removes a file, a link or a directory as far as it can."""
+  if path.is_dir() and not path.is_symlink():
+    shutil.rmtree(path, ignore_errors=True)
+  else:
+    with contextlib.suppress(OSError):
+      path.unlink()
+
+
+# ---- replacing a directory ----
+
+
+def _swap(new: pathlib.Path, path: pathlib.Path) -> pathlib.Path:
+  """Puts `new` at `path`; returns where the old directory is now."""
+  if _exchange(new, path):
+    return new
+  old = new.with_suffix('.old')
+  os.replace(path, old)
+  try:
+    os.replace(new, path)
+  except BaseException:
+    os.replace(old, path)
+    raise
+  return old
+
+
+def _exchange(one: pathlib.Path, other: pathlib.Path) -> bool:
+  """Exchanges two paths in one step; False if that cannot be done here."""
+  if sys.platform != 'linux':
+    return False
+  try:
+    rename = ctypes.CDLL(None, use_errno=True).renameat2
+  except (OSError, AttributeError):
+    return False
+  status = rename(
+    ctypes.c_int(_AT_FDCWD),
+    ctypes.c_char_p(os.fsencode(one)),
+    ctypes.c_int(_AT_FDCWD),
+    ctypes.c_char_p(os.fsencode(other)),
+    ctypes.c_uint(_RENAME_EXCHANGE),
+  )
+  return status == 0
 
 
 def _explain(path: pathlib.Path, error: OSError) -> str:

@@ -53,6 +53,9 @@ class DataConfig(_Section):
   test_identities: _PositiveInt = 600
   split_seed: int = 0  # which identities are held out; public
   nuisance_seed: int = 0  # how the bundled glyphs are distorted; public
+  show_images: bool = (
+    False  # picture held-out images in the report of `directory`
+  )
 
 
 class ModelConfig(_Section):
@@ -96,6 +99,7 @@ class TrainingConfig(_Section):
 
   rounds: _PositiveInt = 30
   local_tuning: Literal['head_first', 'joint'] = 'head_first'
+  # 'backbone_and_head' is a baseline: a global head, always trained jointly.
   aggregate: Literal['backbone', 'backbone_and_head'] = 'backbone'
   max_examples_per_user: _PositiveInt = 8  # per round
   max_users_per_virtual_client: _PositiveInt = 64  # overflow is dropped
@@ -137,8 +141,10 @@ class ServingConfig(_Section):
 class SynthesisConfig(_Section):
   """DP Gaussian mixture per class, sampled (arXiv 2506.16661)."""
 
-  label: str = 'category'  # store column with the public class set
-  classes: _PositiveInt = 10
+  release: _Name = 'synthetic'  # release id within the run, and its directory
+  label: str = 'category'  # store column of the classes
+  class_names: tuple[str, ...] = ()  # the declared, public class set
+  classes: _PositiveInt = 10  # how many, where a public rule chooses them
   components_per_class: _PositiveInt = 1
   clustering_rounds: _PositiveInt = 2
   projection_dim: _PositiveInt = 128

@@ -73,6 +73,21 @@ def test_event_is_one_gaussian_a_pass():
   ] * 3
 
 
+def test_event_of_charges_repeats_what_was_charged_again():
+  plan = build(clustering_rounds=2)
+  first, second = plan.event().events
+  assert plan.event_of([]).events == []
+  assert plan.event_of(['plan']) == plan.event()
+  assert plan.event_of(['plan', 'centres_1', 'centres_1']).events == [
+    first,
+    second,
+    second,
+    second,
+  ]
+  with pytest.raises(errors.ClusteringError, match="got 'centres_9'"):
+    plan.event_of(['plan', 'centres_9'])
+
+
 def test_discrete_noise_costs_next_to_no_delta():
   plan = build()
   assert plan.discrete_delta() < 1e-6 * plan.delta

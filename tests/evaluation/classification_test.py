@@ -20,7 +20,11 @@ def test_figures_by_hand():
   assert comparison.uniform_chance == 0.25
   assert comparison.share_of_real == 0.5
   assert (comparison.examples, comparison.identities) == (8, 5)
-  assert comparison.to_json()['accuracy_on_real']['restricted']
+  found = comparison.to_json()
+  assert found['accuracy_on_real']['restricted']
+  # Both come from private data without noise.
+  assert found['restricted'] == ['accuracy_on_real', 'share_of_real']
+  assert set(found['restricted']) <= found.keys()
 
 
 def test_interval_is_over_users_not_images():

@@ -212,7 +212,7 @@ def test_certificate_verify_and_show(run, url, tmp_path):
     content
   )
   assert json.loads(run(group, 'show', '--schema').output)['title'] == (
-    'dpemb.certificate/1'
+    'dpemb.certificate/2'
   )
   content['accounting']['epsilon'] *= 0.5
   certificate_lib.write(path, content)

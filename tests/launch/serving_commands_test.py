@@ -19,6 +19,7 @@ from tff_dpemb.export import signature
 
 _SHAPE = (6, 5, 3)
 _CERTIFICATE = {
+  'kind': 'model',
   'simulation': False,
   'accounting': {'epsilon': 2.0, 'delta': 1e-5},
 }
@@ -55,6 +56,8 @@ def make_export(tmp_path):
     }
     stated = None
     if certificate is not None:
+      named = {'artifact_digest': artifacts.digest_of_files(files)}
+      certificate = {**certificate, 'provenance': named}
       artifacts.atomic_write_json(path / registry.CERTIFICATE, certificate)
       stated = artifacts.sha256_of(path / registry.CERTIFICATE)
     manifest = {

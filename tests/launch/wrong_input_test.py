@@ -116,7 +116,9 @@ def test_a_population_of_one_user_is_refused(tmp_path):
 
 
 def test_an_unknown_key_names_the_nearest_one(tmp_path):
-  result = _dpemb('train', _PAGE, '--runs', tmp_path, '--set', 'training.round=3')
+  result = _dpemb(
+    'train', _PAGE, '--runs', tmp_path, '--set', 'training.round=3'
+  )
   _assert_one_line(result, "'training.round'", "'training.rounds'")
   assert not list(tmp_path.iterdir())
 
@@ -158,9 +160,7 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on(tmp_path):
     first = _train(tmp_path / 'data', disk / 'runs', 'training.rounds=8')
     _assert_one_line(first, 'free space')
     url = disk / 'runs' / 'ledger.sqlite'
-    subprocess.run(
-      ['mount', '-o', 'remount,size=60m', str(disk)], check=True
-    )
+    subprocess.run(['mount', '-o', 'remount,size=60m', str(disk)], check=True)
     with ledger_lib.Ledger.open(url) as ledger:
       before = len(ledger.entries(kind='draw'))
       assert ledger.verify() == []

@@ -1,5 +1,7 @@
 """The class set comes from public knowledge only."""
 
+import logging
+
 import pytest
 
 from tff_dpemb.clustering import errors
@@ -9,28 +11,68 @@ from tff_dpemb.pipelines import classes
 
 def test_radicals_with_most_characters():
   chosen = classes.choose(glyph_classes.RADICAL_NAMES, count=10)
-  names = {glyph_classes.RADICAL_NAMES[label] for label in chosen.labels}
   # Every ranking of common kanji has water, hand, tree, person and mouth.
-  assert len(names) == 10 and set('水手木人口') <= names
+  assert len(chosen.names) == 10 and set('水手木人口') <= set(chosen.names)
+  assert chosen.labels == tuple(range(10))
+  assert chosen.names == tuple(
+    glyph_classes.RADICAL_NAMES[label] for label in chosen.store_labels
+  )
   assert 'JIS X 0208' in chosen.rule
 
 
-def test_few_declared_classes_are_all_taken():
-  assert classes.choose(['a', 'b', 'c'], count=5).labels == (0, 1, 2)
+def test_declared_names_in_their_order():
+  chosen = classes.choose(['a', 'b', 'c'], count=5, declared=['c', 'a'])
+  assert chosen.names == ('c', 'a')
+  assert chosen.labels == (0, 1)
+  assert chosen.store_labels == (2, 0)
+  assert 'synthesis.class_names' in chosen.rule
 
 
-def test_caller_declares():
-  chosen = classes.choose(['a', 'b', 'c'], count=5, declared=[2, 0])
-  assert chosen.labels == (2, 0)
-  assert chosen.rule == 'declared by the caller'
+def test_declared_names_go_before_the_rule_for_radicals():
+  chosen = classes.choose(
+    glyph_classes.RADICAL_NAMES, count=10, declared=['木', '水']
+  )
+  assert chosen.names == ('木', '水')
 
 
-def test_no_public_rule_is_refused():
-  with pytest.raises(errors.ClusteringError, match='no public rule'):
-    classes.choose(['a', 'b', 'c'], count=2)
+def test_what_is_published_does_not_depend_on_the_vocabulary():
+  declared = ['b', 'rare']
+  found = [
+    classes.choose(names, count=5, declared=declared)
+    for names in (['b', 'c'], ['b', 'c', 'rare'], ['a', 'b', 'c', 'rare'])
+  ]
+  assert len({(item.names, item.labels, item.rule) for item in found}) == 1
 
 
-@pytest.mark.parametrize('declared', [[], [3], [-1]])
-def test_unknown_classes_are_refused(declared):
-  with pytest.raises(errors.ClusteringError, match=r'must be in \[0, 3\)'):
-    classes.choose(['a', 'b', 'c'], count=2, declared=declared)
+def test_absent_name_is_a_class_without_users(caplog):
+  with caplog.at_level(logging.WARNING):
+    chosen = classes.choose(['a', 'b'], count=5, declared=['x', 'b', 'y'])
+  assert chosen.names == ('x', 'b', 'y')
+  assert chosen.store_labels[1] == 1
+  others = {chosen.store_labels[0], chosen.store_labels[2]}
+  assert len(others) == 2 and min(others) >= 2  # No row has them.
+  assert '2 of 3 synthesis.class_names' in caplog.text
+  assert 'do not remove' in caplog.text
+
+
+@pytest.mark.parametrize('names', [['a', 'b', 'c'], ['all'], []])
+def test_no_public_rule_is_refused(names):
+  with pytest.raises(
+    errors.ClusteringError, match='synthesis.class_names must list'
+  ) as error:
+    classes.choose(names, count=5)
+  assert str(len(names)) not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  'declared, message',
+  [
+    (['x', 'y'], 'synthesis.class_names must name .* check the spelling'),
+    (['a', 'a'], 'synthesis.class_names must be distinct'),
+    (['a', ''], 'synthesis.class_names must be distinct'),
+  ],
+)
+def test_wrong_names_are_refused(declared, message):
+  with pytest.raises(errors.ClusteringError, match=message) as error:
+    classes.choose(['a', 'secret'], count=2, declared=declared)
+  assert 'secret' not in str(error.value)

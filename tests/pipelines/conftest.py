@@ -38,24 +38,33 @@ def open_encoder(path):
   return LinearEncoder(path)
 
 
-def write_store(path, users, *, seed, images=4, shard_bytes=64 << 20):
-  """Writes `users` users; a user's class decides the mean image."""
+def write_store(
+  path, users, *, seed, images=4, shard_bytes=64 << 20, first_names=()
+):
+  """Writes `users` users; a user's class decides the mean image.
+
+  `first_names` are categories, before the others, that no user has.
+  """
   rng = np.random.default_rng(seed)
   means = np.random.default_rng(99).uniform(40, 215, (CLASSES, *SHAPE))
   with user_store.StoreWriter(
     path,
     name=pathlib.Path(path).name,
     image_shape=SHAPE,
-    label_names={'category': [f'class {i}' for i in range(CLASSES)]},
+    label_names={
+      'category': [*first_names, *(f'class {i}' for i in range(CLASSES))]
+    },
     shard_bytes=shard_bytes,
   ) as writer:
     for user in range(users):
       label = int(rng.integers(CLASSES))
       pixels = means[label] + rng.normal(size=(images, *SHAPE)) * 25
       pixels = np.clip(pixels, 0, 255).astype(np.uint8)
-      writer.add_user(f'user-{user}', pixels, {'category': label})
+      writer.add_user(
+        f'user-{user}', pixels, {'category': label + len(first_names)}
+      )
     # A user that comes again, in another shard and another class.
-    writer.add_user('user-0', pixels, {'category': 0})
+    writer.add_user('user-0', pixels, {'category': len(first_names)})
   return path
 
 
@@ -74,8 +83,16 @@ def encoder():
   return open_encoder
 
 
+@pytest.fixture(scope='session', name='write_store')
+def write_store_fixture():
+  return write_store
+
+
 @pytest.fixture
 def settings():
   return config.SynthesisConfig(
-    classes=CLASSES, projection_dim=5, examples_per_class=100, hidden_units=16
+    class_names=tuple(f'class {i}' for i in range(CLASSES)),
+    projection_dim=5,
+    examples_per_class=100,
+    hidden_units=16,
   )

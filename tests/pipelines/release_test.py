@@ -125,5 +125,7 @@ def test_pass_not_begun_is_not_charged_again(tmp_path):
 
 def test_id_is_bound_to_its_inputs(tmp_path):
   open_release(tmp_path, Book())
-  with pytest.raises(errors.ClusteringError, match='another release id'):
+  with pytest.raises(
+    errors.ClusteringError, match='another `synthesis.release'
+  ):
     open_release(tmp_path, Book(), data='b')

@@ -9,6 +9,7 @@ from dp_accounting import dp_event
 
 from tff_dpemb import artifacts
 from tff_dpemb.privacy import certificate as certificate_lib
+from tff_dpemb.privacy import certificate_document as document
 from tff_dpemb.privacy import certificate_schema
 from tff_dpemb.privacy import events
 from tff_dpemb.privacy import guarantee
@@ -247,6 +248,9 @@ _MODEL_CHANGES = [
   (('adjacency', 'relation'), lambda value: 'replace-one-user'),
   (('adjacency', 'sensitivity_multiple'), lambda value: 1.0),
   (('adjacency', 'shares_virtual_client'), lambda value: False),
+  (('composition', 'epsilon'), lambda value: value * 0.9),
+  (('composition', 'delta'), lambda value: value * 2),
+  (('composition', 'releases'), lambda value: []),
   (('provenance', 'plan_digest'), lambda value: '0' * 64),
   (('statement', 'strength'), lambda value: 'strong (epsilon <= 1)'),
 ]
@@ -293,6 +297,8 @@ _SYNTHETIC_CHANGES = [
   (('mechanism', 'queries', 0, 'noise_multiplier'), lambda value: value * 2),
   (('mechanism', 'queries', 1, 'times'), lambda value: 1),
   (('mechanism', 'overcharge'), lambda value: 0.01),
+  (('composition', 'epsilon'), lambda value: 0.1),
+  (('composition', 'delta'), lambda value: value * 2),
 ]
 
 
@@ -432,6 +438,164 @@ def test_draws_of_other_events_are_found_by_the_ledger(book, tmp_path):
   assert any('other events' in item for item in problems)
 
 
+# ---- what bounds everything together ----
+
+
+def test_a_synthetic_headline_states_both_figures(book):
+  content = _for_synthesis(book)
+  own = content['accounting']['epsilon']
+  together = book.spent('glyphs', _PLAN.delta).epsilon
+  assert content['composition']['epsilon'] == pytest.approx(together)
+  assert content['composition']['delta'] == content['accounting']['delta']
+  assert own < together
+  text = content['statement']['text']
+  assert f'({own:.4g}, ' in text
+  assert 'in addition, given the encoder' in text
+  assert (
+    f'what bounds everything together is user-level ({together:.4g}' in text
+  )
+  assert 'quick/model' in text
+  assert f'up to entry {book.head()[0]}' in text
+  assert 'whatever else is known' not in text
+  assert any('encoder' in item for item in content['statement']['void_if'])
+  assert 'strong' not in content['statement']['strength']  # Of both together.
+  assert 'reasonable' in content['statement']['strength']
+  for page in (
+    certificate_lib.to_html(content),
+    certificate_lib.to_markdown(content),
+  ):
+    assert f'({own:.4g}, ' in page
+    assert f'({together:.4g}, ' in page
+
+
+def test_an_encoder_that_is_not_in_the_ledger_is_not_bounded(book):
+  _charge(
+    book,
+    None,
+    population='lone',
+    run='lone',
+    release='lone/synthetic',
+    event=_RELEASE_EVENT,
+  )
+  content = _for_synthesis(
+    book, population='lone', run='lone', release='lone/synthetic'
+  )
+  assert 'nothing bounds everything together' in content['statement']['text']
+  assert certificate_lib.verify(content, ledger=book) == []
+
+
+def test_no_bound_on_the_encoder_is_no_bound_on_the_set(book):
+  for release, event in (
+    ('plain/model', dp_event.NonPrivateDpEvent()),
+    ('plain/synthetic', _RELEASE_EVENT),
+  ):
+    _charge(
+      book, None, population='plain', run='plain', release=release, event=event
+    )
+  content = _for_synthesis(
+    book, population='plain', run='plain', release='plain/synthetic'
+  )
+  assert content['accounting']['epsilon'] < 10
+  assert content['composition']['epsilon'] is None
+  assert 'together is no guarantee' in content['statement']['text']
+  assert content['statement']['strength'] == 'none'
+  assert certificate_lib.verify(content, ledger=book) == []
+
+
+def test_a_model_shows_the_composition_where_there_are_other_releases(
+  book, model
+):
+  together = book.spent('glyphs', _PLAN.delta).epsilon
+  text = _for_training(book)['statement']['text']
+  assert 'whatever else is known' in text
+  assert (
+    f'what bounds everything together is user-level ({together:.4g}' in text
+  )
+  assert 'encoder' not in text
+  assert 'together' not in model['statement']['text']
+
+
+def test_the_composition_is_at_the_releases_own_delta(book):
+  budget = guarantee.Budget(8.0, _PLAN.delta / 10)
+  book.set_budget('glyphs', budget, replace=True)
+  part = _for_synthesis(book)['composition']
+  assert part['delta'] == _PLAN.delta
+  assert part['budget_delta'] == budget.delta
+  assert part['epsilon'] == pytest.approx(
+    book.spent('glyphs', _PLAN.delta).epsilon
+  )
+  assert part['remaining_epsilon'] == pytest.approx(
+    8 - book.spent('glyphs').epsilon
+  )
+
+
+def _forged(content, **parts):
+  content = copy.deepcopy(content)
+  for name, changes in parts.items():
+    content[name].update(changes)
+  content['statement'] = document.statement(content)
+  return certificate_lib.seal(content)
+
+
+def test_a_composition_below_the_ledgers_is_found(book):
+  content = _for_synthesis(book)
+  epsilon = content['composition']['epsilon'] * 0.99
+  forged = _forged(content, composition={'epsilon': epsilon})
+  assert certificate_lib.verify(forged) == []  # Only the ledger can tell.
+  (problem,) = certificate_lib.verify(forged, ledger=book)
+  assert problem.startswith('composition.epsilon must be at least')
+  forged = _forged(content, composition={'releases': ['quick/synthetic']})
+  (problem,) = certificate_lib.verify(forged, ledger=book)
+  assert "must contain ['quick/model']" in problem
+  # More than was spent, or none at all, is no lie about the users.
+  for value in (content['composition']['epsilon'] * 2, None):
+    forged = _forged(content, composition={'epsilon': value})
+    assert certificate_lib.verify(forged, ledger=book) == []
+
+
+def test_a_composition_below_its_part_is_found_without_a_ledger(book):
+  content = _for_synthesis(book)
+  epsilon = content['accounting']['epsilon'] * 0.99
+  forged = _forged(content, composition={'epsilon': epsilon})
+  (problem,) = certificate_lib.verify(forged)
+  assert 'accounting.epsilon, which is a part of it' in problem
+
+
+def test_draws_after_the_head_do_not_void_the_composition(book):
+  content = _for_synthesis(book)
+  _charge(book, None, release='quick/later', event=_RELEASE_EVENT)
+  assert certificate_lib.verify(content, ledger=book) == []
+
+
+def test_a_head_before_the_releases_draws_is_found(book):
+  content = _for_synthesis(book)
+  head = {'ledger_entries': 1, 'ledger_digest': book.digest_at(1)}
+  forged = _forged(content, provenance=head)
+  (problem,) = certificate_lib.verify(forged, ledger=book)
+  assert 'entry 1 must lie after the draws' in problem
+
+
+# ---- randomness ----
+
+
+def test_a_model_certificate_says_where_its_randomness_comes_from(book):
+  content = _for_training(book)
+  source = content['randomness']['source']
+  for fact in (
+    'stateless Philox',
+    'each tensor and round',
+    '128 fresh bits of the operating system',
+    'never stored',
+    'blake2b',
+    'statistical, not cryptographic',
+  ):
+    assert fact in source
+  assert 'floating-point' in content['randomness']['numerics']
+  assert content['randomness']['seed'] == 'none fixed, none stored'
+  for made in (content, _for_synthesis(book)):
+    assert any('another ledger' in x for x in made['statement']['void_if'])
+
+
 # ---- artefacts ----
 
 
@@ -461,7 +625,7 @@ def test_an_export_is_checked_through_its_manifest(book, tmp_path):
   files = {name: artifacts.sha256_of(directory / name) for name in names}
   artifacts.atomic_write_json(directory / 'manifest.json', {'files': files})
   content = _for_training(
-    book, artifact_digest=certificate_lib.digest_of_files(files)
+    book, artifact_digest=artifacts.digest_of_files(files)
   )
   path = directory / 'certificate.json'
   certificate_lib.write(path, content)
@@ -494,7 +658,7 @@ def test_a_missing_or_damaged_file_is_one_problem(tmp_path):
   [
     (lambda c: c.pop('accounting'), 'accounting must be there'),
     (lambda c: c.update(more=1), 'more is not part'),
-    (lambda c: c.update(schema='dpemb.certificate/2'), 'must be one of'),
+    (lambda c: c.update(schema='dpemb.certificate/1'), 'must be one of'),
     (lambda c: c['accounting'].update(delta='small'), 'must be of type number'),
     (lambda c: c['accounting'].update(epsilon=-1.0), 'must be >= 0'),
     (lambda c: c['mechanism'].update(extra=1), 'extra is not part'),

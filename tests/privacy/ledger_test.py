@@ -1,6 +1,8 @@
 """The ledger: what is charged, refused and found."""
 
+import contextlib
 import datetime
+import functools
 import math
 import shutil
 import sqlite3
@@ -492,3 +494,90 @@ def test_a_sqlite_url_and_a_path_are_the_same_ledger(path, book):
   _charge(book)
   with ledger_lib.Ledger.open(f'sqlite:///{path}') as other:
     assert len(other.entries()) == 1
+
+
+@pytest.mark.parametrize('version', [0, 2])
+def test_a_ledger_of_another_schema_is_refused(path, book, version):
+  _charge(book)
+  with contextlib.closing(sqlite3.connect(path)) as raw:
+    raw.execute('UPDATE head SET schema_version = ?', (version,))
+    raw.commit()
+  with pytest.raises(ledger_lib.LedgerError) as error:
+    ledger_lib.Ledger.open(path)
+  assert str(error.value) == (
+    f'ledger must have schema version 1, got {version}; open it with the'
+    ' release of dpemb that wrote it. Nothing was charged.'
+  )
+
+
+# ---- data sets ----
+
+
+def _charge_data(book, population, digest, **changes):
+  details = {'data_digest': digest, 'part': 'plan'}
+  return _charge(book, population=population, details=details, **changes)
+
+
+def test_a_data_set_has_one_population(book):
+  _charge_data(book, 'glyphs', 'a' * 64)
+  _charge_data(book, 'glyphs', 'a' * 64)  # The same users pay again.
+  _charge_data(book, 'glyphs', 'b' * 64)  # They have more data now.
+  _charge_data(book, 'faces', 'c' * 64)
+  book.check_data_set('glyphs', 'a' * 64)
+  book.check_data_set('anybody', 'd' * 64)
+  assert book.data_sets('glyphs') == ['a' * 64, 'b' * 64]
+  assert book.data_sets('faces') == ['c' * 64]
+  assert book.data_sets('anybody') == []
+  for refused in (book.check_data_set, functools.partial(_charge_data, book)):
+    with pytest.raises(ledger_lib.LedgerError) as error:
+      refused('fresh name', 'b' * 64)
+    assert str(error.value) == (
+      "data set bbbbbbbbbbbb is charged to population 'glyphs', got 'fresh"
+      " name': a budget is bound to users, not to a name; use population"
+      " 'glyphs'. Nothing was charged."
+    )
+  assert book.populations() == ['faces', 'glyphs']
+  assert book.verify() == []
+
+
+def test_a_data_set_of_another_process_is_seen(path, book):
+  book.check_data_set('glyphs', 'a' * 64)
+  with ledger_lib.Ledger.open(path) as other:
+    _charge_data(other, 'faces', 'a' * 64)
+  with pytest.raises(ledger_lib.LedgerError, match="'faces'"):
+    _charge_data(book, 'glyphs', 'a' * 64)
+  assert len(book.entries()) == 1
+
+
+def test_only_draws_bind_a_data_set(book):
+  book.record_release(
+    population='faces',
+    release='r',
+    run='r',
+    digest='0' * 64,
+    details={'data_digest': 'a' * 64},
+  )
+  _charge(book, population='faces', details={'note': 'a' * 64})
+  book.check_data_set('glyphs', 'a' * 64)
+
+
+@pytest.mark.parametrize('digest', ['', None, 7])
+def test_a_data_digest_is_a_text(book, digest):
+  with pytest.raises(
+    ledger_lib.LedgerError, match='data_digest must be a text'
+  ):
+    _charge_data(book, 'glyphs', digest)
+  assert book.entries() == []
+
+
+def test_spending_can_be_read_as_of_an_entry(book):
+  for number in range(3):
+    _charge(book, number)
+  _charge(book, release='quick/other')
+  assert book.draw_counts(until=2) == ((_EVENT, 2),)
+  assert book.releases('glyphs', until=3) == ['quick/model']
+  assert book.spent('glyphs', 1e-5, until=2).epsilon == pytest.approx(
+    accounting.guarantee_of_event(
+      dp_event.SelfComposedDpEvent(_EVENT, 2), delta=1e-5, adjacency=_ADD_REMOVE
+    ).epsilon
+  )

@@ -110,7 +110,8 @@ def test_the_round_event_samples_users_and_halves_the_noise():
   )
   assert plan.event(30) == dp_event.SelfComposedDpEvent(event, 30)
   assert plan.sensitivity == 2
-  assert _plan(noise_multiplier=0.5, shares=False).round_event() == (
+  alone = _plan(noise_multiplier=0.5, shares=False, virtual_clients=256)
+  assert alone.round_event() == (
     dp_event.PoissonSampledDpEvent(256 / 3000, dp_event.GaussianDpEvent(0.5))
   )
 
@@ -262,3 +263,29 @@ def test_explain_shows_the_split_and_a_clip_that_never_adapts():
   assert 'on the value 1.0002, clipped count stddev 25' in lines
   assert 'never adapts' not in lines
   assert 'never adapts' in '\n'.join(_plan(clip_learning_rate=0.0).explain())
+
+
+@pytest.mark.parametrize('clipping', ['adaptive', 'fixed'])
+def test_users_that_share_nothing_are_as_many_as_virtual_clients(clipping):
+  with pytest.raises(guarantee.PlanError) as error:
+    _plan(shares=False, clipping=clipping, virtual_clients=8)
+  assert str(error.value) == (
+    'virtual_clients must equal users_per_round where virtual clients are not'
+    ' shared (each sampled user is one), got 8 and 256; set virtual_clients ='
+    ' 256, or share virtual clients.'
+  )
+  plan = _plan(shares=False, clipping=clipping, virtual_clients=256)
+  assert plan.sensitivity == 1
+
+
+@pytest.mark.parametrize(
+  'kind',
+  [
+    plan_lib.FixedSizeSampler,
+    plan_lib.OncePerTreeSampler,
+    mechanisms.TreeGaussian,
+  ],
+)
+def test_what_no_runtime_draws_says_so(kind):
+  text = ' '.join(kind.__doc__.split()).lower()
+  assert 'accounting only: no runtime draws it yet' in text

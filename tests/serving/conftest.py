@@ -16,6 +16,7 @@ os.environ.setdefault('GRPC_VERBOSITY', 'NONE')
 
 IMAGE_SHAPE = (12, 10, 3)
 CERTIFICATE = {
+  'kind': 'model',
   'simulation': False,
   'unit': {'unit': 'user'},
   'adjacency': {'relation': 'add-or-remove-one-user'},
@@ -77,7 +78,10 @@ def export(tmp_path_factory, random_images):
     image_shape=IMAGE_SHAPE,
     parity_images=random_images(8),
     min_cosine=0.9999,
-    certificate=CERTIFICATE,
+    certificate=lambda digest: {
+      **CERTIFICATE,
+      'provenance': {'artifact_digest': digest},
+    },
     name='faces',
   )
   return registry.open_export(published.path)

@@ -9,7 +9,12 @@ from serving import model_store
 from serving import status
 from tff_dpemb.export import registry
 
-GOOD = {'simulation': False, 'accounting': {'epsilon': 1.0, 'delta': 1e-6}}
+GOOD = {
+  'kind': 'model',
+  'simulation': False,
+  'accounting': {'epsilon': 1.0, 'delta': 1e-6},
+}
+_OF_IT = object()  # Stands for the digest of the export.
 
 
 @pytest.mark.parametrize(
@@ -23,15 +28,32 @@ GOOD = {'simulation': False, 'accounting': {'epsilon': 1.0, 'delta': 1e-6}}
       'the certificate of another model',
     ),
     (
-      GOOD | {'accounting': {'epsilon': None, 'delta': 1e-6}},
+      GOOD
+      | {
+        'provenance': {'artifact_digest': _OF_IT},
+        'accounting': {'epsilon': None, 'delta': 1e-6},
+      },
       'a certificate without a guarantee',
     ),
-    ({}, 'a certificate without a guarantee'),
+    (
+      GOOD | {'kind': 'synthetic', 'provenance': {'artifact_digest': _OF_IT}},
+      'a certificate that is not of a model',
+    ),
+    ({}, 'a certificate that is not of a model'),
+    (GOOD, 'a certificate that does not say of which model'),
+    (
+      GOOD | {'provenance': {'artifact_digest': ''}},
+      'a certificate that does not say of which model',
+    ),
   ],
 )
 def test_unprotected_export_is_refused_unless_asked(
-  recertified, certificate, reason
+  recertified, export, certificate, reason
 ):
+  named = (certificate or {}).get('provenance', {})
+  if named.get('artifact_digest') is _OF_IT:
+    named = {'artifact_digest': export.digest}
+    certificate = certificate | {'provenance': named}
   path = recertified(certificate)
   with pytest.raises(status.UnprotectedExport) as caught:
     model_store.open_for_serving(path)

@@ -25,7 +25,8 @@ def _run(mechanism, clients, *, denominator=1.0, value_type=_TYPE):
   process = aggregators.build_aggregator(
     mechanism, denominator=denominator
   ).create(value_type)
-  return process.next(process.initialize(), clients)
+  state = aggregators.with_fresh_noise_seeds(process.initialize())
+  return process.next(state, clients)
 
 
 def _norm(value):
@@ -114,6 +115,7 @@ def test_adaptive_clip_moves_towards_the_updates(tff_worker):
   state = process.initialize()
   clips = []
   for _ in range(12):
+    state = aggregators.with_fresh_noise_seeds(state)
     output = process.next(state, [_client(1 / math.sqrt(12))] * 20)
     state = output.state
     clips.append(float(output.measurements['dp']['dp_query_metrics']['clip']))
@@ -126,3 +128,56 @@ def test_an_unknown_mechanism_is_refused():
     aggregators.build_aggregator(
       mechanisms.TreeGaussian(1.0, 1.0), denominator=1.0
     )
+
+
+def _seeds(state):
+  """Every seed in a state, flat."""
+  if isinstance(state, tuple) and hasattr(state, '_fields'):
+    found = []
+    for name in state._fields:
+      value = getattr(state, name)
+      found += (
+        [np.asarray(value).ravel()]
+        if name == aggregators.SEEDS_FIELD
+        else _seeds(value)
+      )
+    return found
+  return []
+
+
+@pytest.mark.parametrize('kind', ['fixed', 'adaptive'])
+def test_seeds_are_128_bits_a_tensor_and_do_not_outlive_the_round(
+  tff_worker, kind
+):
+  mechanism = (
+    mechanisms.FixedClipGaussian(1.0, 1.0)
+    if kind == 'fixed'
+    else mechanisms.AdaptiveClipGaussian(1.0, 1.0, virtual_clients=20)
+  )
+  process = aggregators.build_aggregator(mechanism, denominator=1.0).create(
+    _TYPE
+  )
+  seeded = aggregators.with_fresh_noise_seeds(process.initialize())
+  used = np.concatenate(_seeds(seeded))
+  # Two tensors, and the clipped count when adaptive: two int64 each.
+  assert len(used) == (4 if kind == 'fixed' else 6)
+  assert len(set(used.tolist())) == len(used)
+  output = process.next(seeded, [_client()] * 20)
+  assert not np.concatenate(_seeds(output.state)).any()
+  again = aggregators.with_fresh_noise_seeds(output.state)
+  assert not set(np.concatenate(_seeds(again)).tolist()) & set(used.tolist())
+
+
+@pytest.mark.parametrize('kind', ['fixed', 'adaptive'])
+def test_a_round_without_seeds_fails_closed(tff_worker, kind):
+  """Zero seeds would be known noise: the result must be of no use at all."""
+  mechanism = (
+    mechanisms.FixedClipGaussian(1.0, 1.0)
+    if kind == 'fixed'
+    else mechanisms.AdaptiveClipGaussian(1.0, 1.0, virtual_clients=20)
+  )
+  process = aggregators.build_aggregator(mechanism, denominator=1.0).create(
+    _TYPE
+  )
+  output = process.next(process.initialize(), [_client()] * 20)
+  assert all(np.isnan(x).all() for x in output.result)

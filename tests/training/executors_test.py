@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
@@ -89,18 +88,3 @@ def test_a_dead_worker_is_an_error_and_not_a_hang():
       worker_process.ExecutorError, match='ended during the run'
     ):
       double(2)
-
-
-def test_a_worker_is_refused_outside_the_main_thread():
-  caught = []
-
-  def start():
-    try:
-      worker_process.OwnedWorker()
-    except worker_process.ExecutorError as error:
-      caught.append(str(error))
-
-  thread = threading.Thread(target=start)
-  thread.start()
-  thread.join()
-  assert caught == ['a worker must be started from the main thread.']

@@ -85,7 +85,7 @@ def test_two_rounds_equal_the_eager_reference(tff_worker, pure, backbone):
   velocity = [np.zeros_like(weight) for weight in weights]
   for _ in range(2):
     clients = [_client(rng, examples) for examples in (9, 0, 5)]
-    state, metrics = iterative.next(state, clients)
+    state, metrics = iterative.next(process.with_fresh_noise(state), clients)
     mean = _eager_round(
       pure, weights, clients, clip_norm=0.05, tuning=tuning, denominator=3.0
     )
@@ -102,7 +102,8 @@ def test_a_poisoned_server_stays_finite(tff_worker, pure, backbone):
   rng = np.random.default_rng(0)
   iterative = _build(pure, backbone, backbone_learning_rate=1e30)
   state, metrics = iterative.next(
-    iterative.initialize(), [_client(rng, 9), _client(rng, 9)]
+    process.with_fresh_noise(iterative.initialize()),
+    [_client(rng, 9), _client(rng, 9)],
   )
   assert metrics['aggregation']['zeroed'] == 2
   for before, after in zip(
@@ -116,12 +117,12 @@ def test_checkpoint_round_trips_the_state(tff_worker, pure, backbone, tmp_path):
   iterative = _build(pure, backbone)
   start = iterative.initialize()
   data = [_client(rng, 6)]
-  state, _ = iterative.next(start, data)
+  state, _ = iterative.next(process.with_fresh_noise(start), data)
   checkpoints.save(tmp_path, 1, state, keep=2)
   number, restored = checkpoints.load_latest(tmp_path, start)
   assert number == 1
-  ours, _ = iterative.next(restored, data)
-  theirs, _ = iterative.next(state, data)
+  ours, _ = iterative.next(process.with_fresh_noise(restored), data)
+  theirs, _ = iterative.next(process.with_fresh_noise(state), data)
   for x, y in zip(ours.weights, theirs.weights, strict=True):
     np.testing.assert_allclose(x, y, atol=1e-6)
   for other in (2, 3, 4):

@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy as np
 from tff_dpemb.clustering import errors
 from tff_dpemb.clustering import noise
 from tff_dpemb.clustering import queries
+
+WHOLE_PLAN = 'plan'  # the charge of all passes at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +101,29 @@ class ClusteringPlan:
     import dp_accounting  # Slow to import.
 
     return dp_accounting.ComposedDpEvent([step.event() for step in self.passes])
+
+  def event_of(self, charges: Sequence[str]):
+    """Returns the composed event of what was charged, repeats included.
+
+    Args:
+      charges: 'plan' for all passes, or the name of one pass that was charged
+        again; each as often as it was charged.
+
+    Raises:
+      ClusteringError: A charge is neither.
+    """
+    import dp_accounting  # Slow to import.
+
+    steps: dict[str, tuple[Pass, ...]] = {WHOLE_PLAN: self.passes}
+    steps.update((step.name, (step,)) for step in self.passes)
+    unknown = [name for name in charges if name not in steps]
+    if unknown:
+      raise errors.ClusteringError(
+        f'charges must be among {sorted(steps)}, got {unknown[0]!r}.'
+      )
+    return dp_accounting.ComposedDpEvent(
+      [step.event() for name in charges for step in steps[name]]
+    )
 
   def proved_epsilon(self) -> float:
     """Returns the proved epsilon of `event()` at `delta`."""

@@ -1,4 +1,8 @@
-"""Train on synthetic, test on real: accuracies with intervals over users."""
+"""Train on synthetic, test on real: accuracies with intervals over users.
+
+`accuracy_on_real` and `share_of_real` are statistics of private data without
+noise: for engineers only, covered by no guarantee.
+"""
 
 import dataclasses
 from typing import Any
@@ -8,6 +12,9 @@ import numpy as np
 from tff_dpemb.evaluation import interval
 
 EvaluationError = interval.EvaluationError
+
+# Figures computed on private data without noise: not to be published.
+RESTRICTED = ('accuracy_on_real', 'share_of_real')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,14 +41,17 @@ class Comparison:
 
   @property
   def share_of_real(self) -> float:
-    """Returns how far from chance (0) to the real data's accuracy (1)."""
+    """Returns how far from chance (0) to the real data's accuracy (1).
+
+    RESTRICTED: it gives `accuracy_on_real` away, which has no noise.
+    """
     room = self.accuracy_on_real.value - self.chance
     if room <= 0:  # Real data is no better than chance: nothing to reach.
       return 1.0 if self.accuracy.value >= self.chance else 0.0
     return (self.accuracy.value - self.chance) / room
 
   def to_json(self) -> dict[str, Any]:
-    """Returns the figures as JSON values."""
+    """Returns the figures as JSON values; those in 'restricted' stay inside."""
     return {
       'accuracy': self.accuracy.to_json(),
       'accuracy_on_real': {**self.accuracy_on_real.to_json(), 'restricted': 1},
@@ -50,6 +60,7 @@ class Comparison:
       'share_of_real': self.share_of_real,
       'examples': self.examples,
       'identities': self.identities,
+      'restricted': list(RESTRICTED),
     }
 
 
@@ -66,7 +77,8 @@ def compare(
 
   Args:
     predicted: Labels predicted by the net trained on synthetic data [n].
-    predicted_on_real: ... by the one trained on real data [n].
+    predicted_on_real: ... by the one trained on real private data [n]:
+      what is computed of them is RESTRICTED.
     labels: True labels [n].
     identities: User of each test image [n].
     declared_classes: How many classes were declared, >= 1.

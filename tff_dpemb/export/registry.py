@@ -20,8 +20,6 @@ import dataclasses
 import datetime
 import fcntl
 import functools
-import hashlib
-import json
 import logging
 import os
 import pathlib
@@ -275,8 +273,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
 
 def digest_of_files(files: Mapping[str, str]) -> str:
   """Returns the model digest of `{relative path: SHA-256}`."""
-  text = json.dumps(dict(sorted(files.items())), separators=(',', ':'))
-  return hashlib.sha256(text.encode()).hexdigest()
+  return artifacts.digest_of_files(files)
 
 
 def _hashes(directory: pathlib.Path) -> dict[str, str]:

@@ -4,14 +4,17 @@
     -> charge -> noise, once -> mixture -> samples -> synthetic/
 
 Guarantee of what is published: user-level (epsilon, delta), add-or-remove one
-user, whatever the user's images and however many. The encoder is a release of
-its own with its own certificate.
+user, whatever the user's images and however many, GIVEN the encoder. The
+encoder was trained on the same users, and every synthetic embedding carries
+its output: this epsilon comes in addition to that of the encoder's training.
+Both together are bounded by the composition in the certificate.
 """
 
 import dataclasses
 import hashlib
+import json
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,23 +40,27 @@ from tff_dpemb.synthesis import sampling
 SCHEMA = 'dpemb.synthetic/1'
 EMBEDDINGS = 'embeddings.parquet'
 MANIFEST = 'manifest.json'
+CERTIFICATE = 'certificate.json'
 _PUBLIC_ROWS = 200_000  # enough for PCA in a thousand dimensions
 _RADIUS_QUANTILE = 0.95
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class SyntheticRelease:
-  """What was published.
+  """What is published, or about to be (see `Certify`).
 
   Attributes:
-    path: Directory with embeddings.parquet and manifest.json.
+    path: Directory with embeddings.parquet, manifest.json and what certifies
+      them.
     manifest: Content of manifest.json.
     plan: Queries, multipliers and split.
     event: Composed `dp_accounting` event of every charge of this release.
-    epsilon: Proved epsilon of `event` at `delta`.
+    epsilon: Proved epsilon of `event` at `delta`, given the encoder.
     delta: As asked.
     examples: Number of synthetic embeddings.
     classes: Labels that were published (dropped classes are not in it).
+    embeddings: [examples, D] float32, unit norm.
+    labels: [examples] int32, positions in `class_names`.
   """
 
   path: pathlib.Path
@@ -64,6 +71,13 @@ class SyntheticRelease:
   delta: float
   examples: int
   classes: tuple[int, ...]
+  embeddings: np.ndarray = dataclasses.field(repr=False)
+  labels: np.ndarray = dataclasses.field(repr=False)
+
+  @property
+  def class_names(self) -> tuple[str, ...]:
+    """Returns the name of every declared class, dropped ones included."""
+    return tuple(item['name'] for item in self.manifest['classes'])
 
   def certificate_arguments(self) -> dict[str, Any]:
     """Returns what `privacy.certificate.build_for_synthesis` asks about this.
@@ -76,7 +90,7 @@ class SyntheticRelease:
         'name': f'{step.name}/{name}',
         'noise_multiplier': multiplier,
         'sensitivity': 1.0,
-        'times': charges.count('plan') + charges.count(step.name),
+        'times': charges.count(plan_lib.WHOLE_PLAN) + charges.count(step.name),
       }
       for step in self.plan.passes
       for name, multiplier in step.multipliers.items()
@@ -103,6 +117,9 @@ class SyntheticRelease:
         'projection, norm bounds, covariance target': 'public',
         'set of classes': 'public',
         f'rule of the class set: {self.manifest["class_rule"]}': 'public',
+        'which declared classes the store knows (log of the operator)': (
+          'not covered'
+        ),
       },
       'numerics': (
         'Integer sums on a grid of 2^-36 of the norm bound, rounded toward'
@@ -110,6 +127,12 @@ class SyntheticRelease:
         f' {self.plan.discrete_delta():.0e} to delta.'
       ),
     }
+
+
+# (release, SHA-256 of embeddings.parquet and manifest.json by file name) ->
+# files to publish beside them: `CERTIFICATE` at least. The directory is not
+# there yet.
+Certify = Callable[[SyntheticRelease, dict[str, str]], Mapping[str, bytes]]
 
 
 def run(
@@ -120,39 +143,48 @@ def run(
   output: str | pathlib.Path,
   restricted: str | pathlib.Path,
   config: config_lib.SynthesisConfig,
-  classes: Sequence[int] | None,
   delta: float,
   charge: Callable[[Any, str], None],
   release: str,
+  certify: Certify | None = None,
   pipeline_options: runner.Options = None,
   open_export: Callable[[str], Any] = registry.open_export,
   source: noise.NoiseSource = noise.DiscreteGaussian(),
 ) -> SyntheticRelease:
   """Publishes one synthetic set; the same call again resumes or returns it.
 
+  Set, manifest and what `certify` returns appear at once, or not at all. An
+  equal set that is there already with its certificate is left alone.
+
   Args:
     private_store: User store of the users to protect.
     public_store: User store of public images, for the projection.
     export: A version of an export (or its root: the newest).
-    output: Directory to publish.
+    output: Directory to publish; another set there is replaced.
     restricted: Directory for what must not leave: embeddings, exact sums.
-    config: Settings.
-    classes: Declared labels, or None for the default public choice.
+    config: Settings; `class_names` is the declared, public class set.
     delta: Of the guarantee; config.delta does not override it.
     charge: Called with (event, release id) before noise is drawn; must be
       durable when it returns, and raise to refuse.
     release: Release id.
+    certify: Returns the certificate, and other files to publish with it, of
+      the release and the hashes of its files. What it raises is raised here,
+      and nothing is published. None: the set has no certificate.
     pipeline_options: Beam options or flags.
     open_export: How the export is opened.
     source: Noise source; anything but the default is marked not certifiable.
 
   Raises:
     NothingToRelease: No image, or (after the charge) no class large enough.
-    ClusteringError: A setting breaks a rule or the id was used otherwise.
+    ClusteringError: A setting breaks a rule, the id was used otherwise, or
+      `certify` returned no certificate.
   """
   output, restricted = pathlib.Path(output), pathlib.Path(restricted)
-  names = _class_names(private_store, config.label)
-  chosen = classes_lib.choose(names, count=config.classes, declared=classes)
+  chosen = classes_lib.choose(
+    class_names_of(private_store, config.label),
+    count=config.classes,
+    declared=config.class_names,
+  )
   plan = plan_lib.build(
     chosen.labels,
     epsilon=config.epsilon,
@@ -182,6 +214,7 @@ def run(
       'public_store': public.store_digest,
       'export': private.export_digest,
       'label': config.label,
+      'classes': list(chosen.names),
     },
     charge=charge,
     source=source,
@@ -189,7 +222,7 @@ def run(
   projection = _projection(public, plan.projection_dim, work / 'projection.npz')
   rows_of_user = work / 'rows_of_user.npy'
   accumulate.write_rows_of_user(
-    private, classes=plan.classes, path=rows_of_user
+    private, classes=chosen.store_labels, path=rows_of_user
   )
 
   passes = iter(range(len(plan.passes)))
@@ -202,7 +235,7 @@ def run(
       private,
       query,
       projection=projection,
-      classes=plan.classes,
+      classes=chosen.store_labels,
       rows_of_user=rows_of_user,
       path=work / f'sums-{index}.npz',
       pipeline_options=pipeline_options,
@@ -224,7 +257,7 @@ def run(
     'label': config.label,
     'class_rule': chosen.rule,
     'classes': [
-      {'name': names[outcome['label']], **outcome}
+      {'name': chosen.names[outcome['label']], **outcome}
       for outcome in mixture.outcomes
     ],
     'examples': len(embeddings),
@@ -253,13 +286,18 @@ def run(
     'certifiable': source.certifiable,
     'sampling_seed': sampling.seed_of(release),
     'covered': 'noisy sums of every pass, hence mixture and embeddings',
+    'epsilon_is': (
+      'in addition to the training of the encoder, given the encoder'
+    ),
     'not_covered': [
-      'the encoder (see its own certificate)',
+      'the encoder, which was trained on the same users: see its certificate,'
+      ' and the composition in the certificate of this set',
       'exact sums and real embeddings: kept in the restricted folder',
     ],
   }
-  manifest = _publish(output, embeddings, labels, manifest)
-  return SyntheticRelease(
+  content = _to_parquet(embeddings, labels)
+  manifest['sha256'] = hashlib.sha256(content).hexdigest()
+  made = SyntheticRelease(
     path=output,
     manifest=manifest,
     plan=plan,
@@ -268,7 +306,20 @@ def run(
     delta=delta,
     examples=len(embeddings),
     classes=mixture.classes,
+    embeddings=embeddings,
+    labels=labels,
   )
+  _publish(made, content, certify)
+  return made
+
+
+def class_names_of(store: str | pathlib.Path, label: str) -> list[str]:
+  """Returns the vocabulary of a label column. PRIVATE if its store is."""
+  opened = user_store.UserStore.open(store)
+  return [
+    opened.class_name(label, index)
+    for index in range(opened.num_classes(label))
+  ]
 
 
 def read(path: str | pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
@@ -290,13 +341,7 @@ def read(path: str | pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
   return embeddings, table['label'].to_numpy()
 
 
-def _publish(
-  output: pathlib.Path,
-  embeddings: np.ndarray,
-  labels: np.ndarray,
-  manifest: dict[str, Any],
-) -> dict[str, Any]:
-  """Writes the set; an equal one that is there already is left alone."""
+def _to_parquet(embeddings: np.ndarray, labels: np.ndarray) -> bytes:
   offsets = np.arange(0, embeddings.size + 1, embeddings.shape[1], np.int32)
   table = pa.table(
     {
@@ -308,15 +353,46 @@ def _publish(
   )
   sink = pa.BufferOutputStream()
   parquet.write_table(table, sink, compression='zstd', use_dictionary=['label'])
-  content = sink.getvalue().to_pybytes()
-  manifest['sha256'] = hashlib.sha256(content).hexdigest()
-  path = output / MANIFEST
-  if path.exists() and artifacts.read_json(path) == manifest:
-    return manifest
-  with artifacts.atomic_directory(output, replace=True) as directory:
-    artifacts.atomic_write_bytes(directory / EMBEDDINGS, content)
-    artifacts.atomic_write_json(directory / MANIFEST, manifest)
-  return manifest
+  return sink.getvalue().to_pybytes()
+
+
+def _publish(
+  made: SyntheticRelease, content: bytes, certify: Certify | None
+) -> None:
+  """Writes a set with its certificate, unless an equal one is there."""
+  if _is_published(made, certified=certify is not None):
+    return
+  text = json.dumps(made.manifest, indent=2, allow_nan=False) + '\n'
+  files = {EMBEDDINGS: content, MANIFEST: text.encode()}
+  if certify is not None:
+    hashes = {
+      name: hashlib.sha256(data).hexdigest() for name, data in files.items()
+    }
+    extra = certify(made, hashes)
+    if CERTIFICATE not in extra or any(
+      name in files or pathlib.PurePath(name).name != name for name in extra
+    ):
+      raise errors.ClusteringError(
+        f'certify must return {CERTIFICATE!r} and other plain file names, got'
+        f' {sorted(extra)}.'
+      )
+    files.update(extra)
+  with artifacts.atomic_directory(made.path, replace=True) as directory:
+    for name, data in files.items():
+      artifacts.atomic_write_bytes(directory / name, data)
+
+
+def _is_published(made: SyntheticRelease, *, certified: bool) -> bool:
+  """Returns whether an equal and whole set is at its path already."""
+  wanted = [EMBEDDINGS, MANIFEST, *([CERTIFICATE] if certified else [])]
+  if not all((made.path / name).is_file() for name in wanted):
+    return False
+  try:
+    manifest = artifacts.read_json(made.path / MANIFEST)
+  except artifacts.ArtifactError:
+    return False  # Damaged: it is written again.
+  found = artifacts.sha256_of(made.path / EMBEDDINGS)
+  return manifest == made.manifest and found == made.manifest['sha256']
 
 
 def _embed_public(
@@ -350,14 +426,6 @@ def _projection(
   )
   artifacts.atomic_write_bytes(path, projection.to_bytes())
   return projection
-
-
-def _class_names(store: str | pathlib.Path, label: str) -> list[str]:
-  opened = user_store.UserStore.open(store)
-  return [
-    opened.class_name(label, index)
-    for index in range(opened.num_classes(label))
-  ]
 
 
 def _safe(release: str) -> str:

@@ -51,7 +51,7 @@ class Release:
     step = self.plan.passes[index]
     marker = self.directory / f'drawing-{index}.json'
     if not self.charges():
-      self._pay('plan', self.plan.event())
+      self._pay(plan_lib.WHOLE_PLAN, self.plan.event())
     elif marker.exists():
       self._pay(step.name, step.event())
     artifacts.atomic_write_json(marker, {'pass': step.name})
@@ -70,20 +70,7 @@ class Release:
 
   def event(self):
     """Returns the composed event of all charges, repeated passes included."""
-    import dp_accounting  # Slow to import.
-
-    passes = {step.name: step for step in self.plan.passes}
-    return dp_accounting.ComposedDpEvent(
-      [
-        event
-        for name in self.charges()
-        for event in (
-          [step.event() for step in self.plan.passes]
-          if name == 'plan'
-          else [passes[name].event()]
-        )
-      ]
-    )
+    return self.plan.event_of(self.charges())
 
   def _pay(self, name: str, event) -> None:
     self.charge(event, self.name)  # Durable when it returns.
@@ -119,8 +106,8 @@ def open_release(
     artifacts.atomic_write_json(path, content)
   elif artifacts.read_json(path) != content:
     raise errors.ClusteringError(
-      f'release {name!r} was started from other data or settings; choose'
-      ' another release id (this one stays charged).'
+      f'release {name!r} was started from other data or settings; give the'
+      ' new set another `synthesis.release` (this one stays charged).'
     )
   return Release(
     name=name, directory=directory, plan=plan, charge=charge, source=source

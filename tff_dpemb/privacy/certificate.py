@@ -10,6 +10,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_dpemb import artifacts as artifacts_lib
 from tff_dpemb.privacy import certificate_check
 from tff_dpemb.privacy import certificate_document as document
 from tff_dpemb.privacy import certificate_page
@@ -27,11 +28,19 @@ CertificateError = document.CertificateError
 seal = document.seal
 read = document.read
 write = document.write
-digest_of_files = document.digest_of_files
+digest_of_files = artifacts_lib.digest_of_files
 verify = certificate_check.verify
 to_markdown = certificate_page.to_markdown
 to_html = certificate_page.to_html
 
+# What the training loop really draws from (`training.aggregators`,
+# `data.cohorts`): keep these texts and the code the same.
+_TRAINING_RANDOMNESS = (
+  "Noise: TensorFlow's stateless Philox normal, keyed for each tensor and round"
+  ' by 128 fresh bits of the operating system that are never stored. Cohorts:'
+  " NumPy's Philox, seeded by the operating system; slots of virtual clients:"
+  ' keyed blake2b. Both generators are statistical, not cryptographic.'
+)
 _FLOAT_NOISE = (
   'The noise is floating-point; attacks on the low bits of floating-point'
   ' Gaussians are not covered.'
@@ -175,7 +184,7 @@ def build_for_training(
     ],
     accesses={**accesses, **(data_accesses or {})},
     numerics=_FLOAT_NOISE,
-    noise_source='generator seeded by the operating system',
+    noise_source=_TRAINING_RANDOMNESS,
     max_examples_per_user=max_examples_per_user,
     user_definition=user_definition,
     seen_without_protection=seen_without_protection,
@@ -236,8 +245,11 @@ def build_for_synthesis(
   """Returns the certificate of a synthetic set as a JSON value.
 
   Everybody takes part in every query, so nothing is gained from sampling. The
-  events are those that the ledger was charged for this release. Further
-  arguments and errors as for `build_for_training`.
+  events are those that the ledger was charged for this release. The embeddings
+  come from an encoder of the same users: so the accounting states what is
+  revealed in addition, given the encoder, and the composition with all draws of
+  the population what bounds everything together. Further arguments and errors
+  as for `build_for_training`.
 
   Args:
     queries: One mapping a query ('name', 'noise_multiplier', 'sensitivity',
@@ -293,6 +305,7 @@ def build_for_synthesis(
   }
   accesses = {
     'sums, counts and second moments of embeddings': 'covered',
+    'training of the encoder (bounded by the composition only)': NOT_COVERED,
     'set of classes': 'public',
     'choice of settings (tuning)': NOT_COVERED,
     'evaluation on real held-out data': NOT_COVERED,
@@ -437,7 +450,7 @@ def _assemble(
       'measures': dict(utility or {}),
       'dropped_classes': dropped_classes,
     },
-    'composition': _composition(ledger, population, delta),
+    'composition': {},
     'provenance': {
       'plan_digest': plan_digest,
       'config_digest': config_digest,
@@ -451,6 +464,9 @@ def _assemble(
     },
   }
   content['accounting'], _ = document.account(content, delta)
+  content['composition'] = _composition(
+    ledger, population, content['accounting'], until=count
+  )
   content['statement'] = document.statement(content)
   content = document.seal(content)
   problems = verify(content)
@@ -460,19 +476,31 @@ def _assemble(
 
 
 def _composition(
-  ledger: ledger_lib.Ledger, population: str, delta: float
+  ledger: ledger_lib.Ledger,
+  population: str,
+  accounting: Mapping[str, Any],
+  *,
+  until: int,
 ) -> dict[str, Any]:
+  """Returns part 14: all draws of a population up to an entry of the ledger.
+
+  At the release's own delta, so that both figures can be compared.
+  """
+  delta = accounting['delta']
+  spent = ledger.spent(population, delta, until=until)
+  own = guarantee_lib.epsilon_from_json(accounting['epsilon'])
   budget = ledger.budget(population)
-  delta = delta if budget is None else budget.delta
-  spent = ledger.spent(population, delta)
   remaining = None
   if budget is not None:
-    remaining = max(0.0, budget.epsilon - spent.epsilon)
+    of_budget = ledger.spent(population, budget.delta, until=until)
+    remaining = max(0.0, budget.epsilon - of_budget.epsilon)
   return {
     'population': population,
-    'epsilon': guarantee_lib.epsilon_to_json(spent.epsilon),
+    # Two accountants' grids may differ: never below the release's own figure.
+    'epsilon': guarantee_lib.epsilon_to_json(max(spent.epsilon, own)),
     'delta': delta,
-    'releases': ledger.releases(population),
+    'releases': ledger.releases(population, until=until),
     'budget_epsilon': None if budget is None else budget.epsilon,
+    'budget_delta': None if budget is None else budget.delta,
     'remaining_epsilon': remaining,
   }

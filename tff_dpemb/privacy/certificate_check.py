@@ -109,8 +109,9 @@ def _accounting_problems(content: Mapping[str, Any]) -> list[str]:
     sampling['probability'],
     sampling['users_per_round'] / sampling['population'],
   )
+  problems += _composition_problems(content)
   if content['statement'] != document.statement(content):
-    problems.append('statement must follow from the accounting.')
+    problems.append('statement must follow from accounting and composition.')
   if content['kind'] == 'model':
     plan = document.plan_of(content, stated['delta'])
     if content['provenance']['plan_digest'] != plan.digest():
@@ -129,6 +130,32 @@ def _accounting_problems(content: Mapping[str, Any]) -> list[str]:
   else:
     problems += _query_problems(mechanism)
   return problems
+
+
+def _composition_problems(content: Mapping[str, Any]) -> list[str]:
+  """Checks that everything together is at least this release alone."""
+  problems = []
+  composition, own = content['composition'], content['accounting']
+  problems += _differs('composition.delta', composition['delta'], own['delta'])
+  problems += _too_small(
+    composition['epsilon'],
+    guarantee_lib.epsilon_from_json(own['epsilon']),
+    'accounting.epsilon, which is a part of it',
+  )
+  if content['release'] not in composition['releases']:
+    problems.append('composition.releases must contain the release itself.')
+  return problems
+
+
+def _too_small(stated: Any, least: float, reason: str) -> list[str]:
+  """Checks composition.epsilon; null is no guarantee: infinite."""
+  epsilon = guarantee_lib.epsilon_from_json(stated)
+  if epsilon >= least or math.isclose(epsilon, least, rel_tol=_TOLERANCE):
+    return []
+  return [
+    'composition.epsilon must be at least'
+    f' {guarantee_lib.epsilon_text(least)} ({reason}), got {stated}.'
+  ]
 
 
 def _query_problems(mechanism: Mapping[str, Any]) -> list[str]:
@@ -198,7 +225,7 @@ def _artifact_problems(
       ]
     for name in names:
       problems += _file_problem(directory, name, files[name])
-    if document.digest_of_files(files) != provenance['artifact_digest']:
+    if artifacts_lib.digest_of_files(files) != provenance['artifact_digest']:
       problems.append(
         'provenance.artifact_digest must be that of the files in'
         ' manifest.json; this certificate belongs to another artefact.'
@@ -229,6 +256,7 @@ def _ledger_problems(
       f'ledger: entry {count} must have the certified digest; this is another'
       ' ledger, or it was rewritten.'
     )
+  problems += _composition_in_ledger(content, ledger)
   drawn = ledger.draw_counts(
     population=content['composition']['population'],
     run=content['run'],
@@ -262,3 +290,52 @@ def _ledger_problems(
   elif certified != in_ledger:
     problems.append('ledger: the draws of this release are other events.')
   return problems
+
+
+def _composition_in_ledger(
+  content: Mapping[str, Any], ledger: ledger_lib.Ledger
+) -> list[str]:
+  """Checks part 14 against the entries up to the certified head."""
+  composition = content['composition']
+  population, delta = composition['population'], composition['delta']
+  until = content['provenance']['ledger_entries']
+  whole, known = (
+    sum(
+      count
+      for _, count in ledger.draw_counts(
+        population=population,
+        run=content['run'],
+        release=content['release'],
+        until=last,
+      )
+    )
+    for last in (None, until)
+  )
+  problems = []
+  if known < min(whole, _certified_draws(content)):
+    problems.append(
+      f'ledger: entry {until} must lie after the draws of this release; what'
+      ' was drawn before them is left out of the composition.'
+    )
+  missing = set(ledger.releases(population, until=until)) - set(
+    composition['releases']
+  )
+  if missing:
+    problems.append(
+      f'composition.releases must contain {sorted(missing)}, as the ledger up'
+      f' to entry {until} does.'
+    )
+  if not 0 < delta < 1:
+    return problems  # Reported with the accounting.
+  return problems + _too_small(
+    composition['epsilon'],
+    ledger.spent(population, delta, until=until).epsilon,
+    f'all draws of population {population!r} up to entry {until}',
+  )
+
+
+def _certified_draws(content: Mapping[str, Any]) -> int:
+  draws = content['mechanism']['draws']
+  if content['kind'] == 'model':
+    return draws
+  return sum(draw['count'] for draw in draws)

@@ -41,12 +41,6 @@ def seal(content: Mapping[str, Any]) -> dict[str, Any]:
   return {**body, 'digest': hashlib.sha256(text.encode()).hexdigest()}
 
 
-def digest_of_files(files: Mapping[str, str]) -> str:
-  """Returns the digest of `{relative path: SHA-256}`: of its sorted JSON."""
-  text = json.dumps(dict(sorted(files.items())), separators=(',', ':'))
-  return hashlib.sha256(text.encode()).hexdigest()
-
-
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
   """Returns the certificate in a file; CertificateError if there is none."""
   try:
@@ -189,42 +183,104 @@ def plan_of(content: Mapping[str, Any], delta: float) -> plan_lib.PrivacyPlan:
 
 
 def statement(content: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns part 16: what parts 3, 8, 14 and 15 mean, in plain words."""
   numbers = content['accounting']
-  epsilon = guarantee_lib.epsilon_from_json(numbers['epsilon'])
-  relation = content['adjacency']['relation']
-  what = {'model': 'This model', 'synthetic': 'This synthetic set'}
-  if math.isfinite(epsilon):
+  own = guarantee_lib.epsilon_from_json(numbers['epsilon'])
+  together = guarantee_lib.epsilon_from_json(content['composition']['epsilon'])
+  is_model = content['kind'] == 'model'
+  what = 'This model' if is_model else 'This synthetic set'
+  if not math.isfinite(own):
+    text = f'{what} carries no guarantee: noise was missing.'
+  elif is_model:
     text = (
-      f'{what[content["kind"]]} was made with user-level ({epsilon:.4g},'
-      f' {numbers["delta"]:.3g})-differential privacy under {relation}: what it'
+      f'{what} was made with user-level {_figures(content, own)}: what it'
       ' reveals about any one user is bounded by these figures, whatever else'
       ' is known.'
     )
   else:
-    text = f'{what[content["kind"]]} carries no guarantee: noise was missing.'
+    text = (
+      f'{what} was made with user-level {_figures(content, own)} in addition,'
+      ' given the encoder: these figures bound only what it reveals about any'
+      ' one user beyond the encoder that made its embeddings.'
+    )
+  others = _other_releases(content)
+  if not is_model or others:
+    text += ' ' + _composition_text(content, together, others)
   if content['simulation']:
     text += (
       ' It is a simulation: its noise stands for that of a larger population.'
       ' The figures are those of the run as executed; do not release it as if'
       ' a larger one had been run.'
     )
-  if epsilon <= 1:
-    strength = 'strong (epsilon <= 1)'
-  elif epsilon <= 10:
-    strength = 'reasonable (1 < epsilon <= 10)'
-  elif math.isfinite(epsilon):
-    strength = 'weak (epsilon > 10)'
-  else:
-    strength = 'none'
+  void_if = [
+    'who took part in which round becomes known'
+    if is_model
+    else 'sums without noise become known',
+    'anything listed as seen without protection, or not covered, is released',
+    'the artefact is not the one whose hash is certified',
+    'one person owns several user ids',
+    "the users' data is used under another ledger, or another population's"
+    ' name: what was drawn there is not covered',
+  ]
+  if not is_model:
+    void_if.append(
+      'the encoder learned from these users and its draws are not among those'
+      ' composed: then nothing bounds the encoder and this set together'
+    )
   return {
     'text': text,
-    'strength': strength,
-    'void_if': [
-      'who took part in which round becomes known'
-      if content['kind'] == 'model'
-      else 'sums without noise become known',
-      'anything listed as seen without protection, or not covered, is released',
-      'the artefact is not the one whose hash is certified',
-      'one person owns several user ids',
-    ],
+    # A synthetic set alone reveals also what its encoder reveals.
+    'strength': _strength(own if is_model else together),
+    'void_if': void_if,
   }
+
+
+def _figures(content: Mapping[str, Any], epsilon: float) -> str:
+  return (
+    f'({epsilon:.4g}, {content["accounting"]["delta"]:.3g})-differential'
+    f' privacy under {content["adjacency"]["relation"]}'
+  )
+
+
+def _other_releases(content: Mapping[str, Any]) -> list[str]:
+  releases = content['composition']['releases']
+  return [name for name in releases if name != content['release']]
+
+
+def _composition_text(
+  content: Mapping[str, Any], epsilon: float, others: Sequence[str]
+) -> str:
+  upto = (
+    f'population {content["composition"]["population"]!r} in the ledger up to'
+    f' entry {content["provenance"]["ledger_entries"]}'
+  )
+  if not others:
+    return (
+      f'The ledger holds no other draw of {upto}: if the encoder learned from'
+      ' these users, it is not counted and nothing bounds everything together;'
+      ' if it learned from none of them, the bound on everything together is'
+      f' {_bound(content, epsilon)}.'
+    )
+  encoder = (
+    'The encoder was trained on the same users, so this set alone reveals also'
+    ' what the encoder reveals. '
+  )
+  return (
+    f'{"" if content["kind"] == "model" else encoder}All draws of {upto}'
+    f' together ({", ".join(content["composition"]["releases"])}): what bounds'
+    f' everything together is {_bound(content, epsilon)}.'
+  )
+
+
+def _bound(content: Mapping[str, Any], epsilon: float) -> str:
+  if not math.isfinite(epsilon):
+    return guarantee_lib.NO_GUARANTEE
+  return f'user-level {_figures(content, epsilon)}'
+
+
+def _strength(epsilon: float) -> str:
+  if epsilon <= 1:
+    return 'strong (epsilon <= 1)'
+  if epsilon <= 10:
+    return 'reasonable (1 < epsilon <= 10)'
+  return 'weak (epsilon > 10)' if math.isfinite(epsilon) else 'none'

@@ -14,13 +14,13 @@ _TITLES = (
   ('data_accesses', '5 Data accesses'),
   ('mechanism', '6 Mechanism'),
   ('sampling', '7 Sampling'),
-  ('accounting', '8 Accounting'),
+  ('accounting', '8 Accounting of this release alone'),
   ('tuning', '9 Tuning'),
   ('public_data', '10 Public data'),
   ('randomness', '11 Randomness and numerics'),
   ('audit', '12 Empirical audit'),
   ('utility', '13 Utility and coverage'),
-  ('composition', '14 Composition'),
+  ('composition', '14 Composition of all releases'),
   ('provenance', '15 Provenance'),
 )
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-SCHEMA_NAME = 'dpemb.certificate/1'
+SCHEMA_NAME = 'dpemb.certificate/2'
 
 NOT_RUN = 'not run'
 NOT_COVERED = 'not covered'
@@ -134,6 +134,8 @@ SCHEMA: dict[str, Any] = {
           'dropped_classes': {'type': ['array', 'string']},
         }
       ),
+      # At the release's own delta, over all draws of the population up to
+      # provenance.ledger_entries.
       'composition': _object(
         {
           'population': _TEXT,
@@ -141,6 +143,7 @@ SCHEMA: dict[str, Any] = {
           'delta': _NUMBER,
           'releases': _TEXTS,
           'budget_epsilon': {'type': ['number', 'null']},
+          'budget_delta': {'type': ['number', 'null']},
           'remaining_epsilon': {'type': ['number', 'null']},
         }
       ),

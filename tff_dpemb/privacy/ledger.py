@@ -26,6 +26,7 @@ from tff_dpemb.privacy import events
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy import leases as leases_lib
 from tff_dpemb.privacy import ledger_budget
+from tff_dpemb.privacy import ledger_data_sets
 from tff_dpemb.privacy import ledger_state
 from tff_dpemb.privacy import ledger_store
 
@@ -52,6 +53,7 @@ class Ledger:
   ):
     self._store = store
     self._clock = clock
+    self._data_sets = ledger_data_sets.DataSets()
 
   @classmethod
   def open(
@@ -130,14 +132,16 @@ class Ledger:
       plan_digest: `plan.digest()`.
       config_digest: Digest of the run page.
       code_revision: Version of the code.
-      details: Further facts to keep, JSON values; no user data.
+      details: Further facts to keep, JSON values; no user data. A
+        'data_digest' among them binds that data set to the population
+        (`check_data_set`).
       lease: If given, it must still be held; it is renewed.
 
     Raises:
       BudgetExceededError: It would exceed the budget; nothing was written.
       LeaseError: The lease was lost.
-      LedgerError: The adjacency differs from the population's other draws, or
-        the database refused.
+      LedgerError: The adjacency differs from the population's other draws, the
+        data set is charged to another population, or the database refused.
     """
     _check_names(population=population, release=release, run=run)
     text = events.canonical_text(event)
@@ -147,6 +151,7 @@ class Ledger:
       with self._store.write() as (connection, row):
         state = ledger_state.read_state(connection, population)
         self._check_adjacency(state, population, adjacency)
+        self._data_sets.check_details(connection, population, details)
         # Accounting may take seconds the first time: not under the lock,
         # unless others keep changing what it depends on.
         verdict = ledger_budget.verdict(
@@ -333,14 +338,40 @@ class Ledger:
     with self._store.read() as connection:
       return sorted(connection.execute(query).scalars())
 
-  def releases(self, population: str) -> list[str]:
-    """Returns the names of a population's releases that drew noise, sorted."""
+  def data_sets(self, population: str) -> list[str]:
+    """Returns the digests of the data a population's draws named, sorted."""
+    with self._store.read() as connection:
+      return self._data_sets.of_population(connection, population)
+
+  def check_data_set(self, population: str, data_digest: str) -> None:
+    """Refuses data that another population pays for; `charge` does it too.
+
+    Args:
+      population: Who is to pay.
+      data_digest: Of the data set, as in `details` of the draws.
+
+    Raises:
+      LedgerError: A draw on the same data is recorded under another
+        population; it is named.
+    """
+    with self._store.read() as connection:
+      self._data_sets.check(connection, population, data_digest)
+
+  def releases(self, population: str, *, until: int | None = None) -> list[str]:
+    """Returns the names of a population's releases that drew noise, sorted.
+
+    Args:
+      population: Which one.
+      until: The last entry that counts; default: all.
+    """
     table = ledger_store.entries
     query = (
       sa.select(table.c.release)
       .where(table.c.population == population, table.c.kind == 'draw')
       .distinct()
     )
+    if until is not None:
+      query = query.where(table.c.sequence <= until)
     with self._store.read() as connection:
       return sorted(connection.execute(query).scalars())
 
@@ -369,8 +400,16 @@ class Ledger:
     population: str | None = None,
     run: str | None = None,
     release: str | None = None,
+    until: int | None = None,
   ) -> events.Counts:
-    """Returns the drawn events with how often each was drawn."""
+    """Returns the drawn events with how often each was drawn.
+
+    Args:
+      population: Only of this one.
+      run: Only of this one.
+      release: Only of this one.
+      until: The last entry that counts; default: all.
+    """
     table = ledger_store.entries
     query = (
       sa.select(table.c.event, sa.func.count())
@@ -385,6 +424,8 @@ class Ledger:
     ):
       if value is not None:
         query = query.where(column == value)
+    if until is not None:
+      query = query.where(table.c.sequence <= until)
     with self._store.read() as connection:
       rows = connection.execute(query).all()
     return tuple(
@@ -396,7 +437,11 @@ class Ledger:
     return events.compose(self.draw_counts(population=population))
 
   def spent(
-    self, population: str, delta: float | None = None
+    self,
+    population: str,
+    delta: float | None = None,
+    *,
+    until: int | None = None,
   ) -> guarantee.Guarantee:
     """Returns the guarantee of everything drawn so far from a population.
 
@@ -407,12 +452,13 @@ class Ledger:
     Args:
       population: Which one.
       delta: Default: the budget's delta.
+      until: The last entry that counts; default: all.
 
     Raises:
       LedgerError: delta is not given and there is no budget.
     """
     with self._store.read() as connection:
-      state = ledger_state.read_state(connection, population)
+      state = ledger_state.read_state(connection, population, until=until)
     if delta is None:
       if state.budget is None:
         raise LedgerError(

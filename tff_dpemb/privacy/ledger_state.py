@@ -80,11 +80,15 @@ class State:
   adjacency: str | None
 
 
-def read_state(connection: sa.Connection, population: str) -> State:
+def read_state(
+  connection: sa.Connection, population: str, *, until: int | None = None
+) -> State:
+  """Returns the state after entry `until`; by default after the last one."""
   table = ledger_store.entries
+  counted = sa.true() if until is None else table.c.sequence <= until
   details = connection.execute(
     sa.select(table.c.details, table.c.adjacency)
-    .where(table.c.population == population, table.c.kind == 'budget')
+    .where(table.c.population == population, table.c.kind == 'budget', counted)
     .order_by(table.c.sequence.desc())
     .limit(1)
   ).one_or_none()
@@ -98,7 +102,7 @@ def read_state(connection: sa.Connection, population: str) -> State:
     )
   groups = connection.execute(
     sa.select(sa.func.min(table.c.sequence), sa.func.count())
-    .where(table.c.population == population, table.c.kind == 'draw')
+    .where(table.c.population == population, table.c.kind == 'draw', counted)
     .group_by(table.c.event_digest, table.c.adjacency)
   ).all()
   rows = {

@@ -296,6 +296,14 @@ def _initialise(engine: sa.Engine) -> None:
             digest=genesis_digest(ledger_id),
           )
         )
+  with engine.connect() as plain:
+    versions = plain.execute(sa.select(head.c.schema_version)).scalars().all()
+  for version in versions:
+    if version != SCHEMA_VERSION:
+      raise LedgerError(
+        f'ledger must have schema version {SCHEMA_VERSION}, got {version}; open'
+        ' it with the release of dpemb that wrote it. Nothing was charged.'
+      )
 
 
 @contextlib.contextmanager

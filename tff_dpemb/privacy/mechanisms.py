@@ -255,6 +255,7 @@ class TreeGaussian:
   """Tree-aggregated noise on prefix sums (DP-FTRL, arXiv 2103.00039).
 
   No sampling is assumed: each user takes part in at most one round of a tree.
+  Accounting only: no runtime draws it yet.
 
   Attributes:
     clip_norm: Fixed for the whole tree, > 0.

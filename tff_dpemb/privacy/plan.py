@@ -62,7 +62,8 @@ class PoissonSampler:
 class FixedSizeSampler:
   """Exactly users_per_round distinct users a round, drawn afresh each round.
 
-  Only for replace-one adjacency, with a public population size.
+  Only for replace-one adjacency, with a public population size; accounting
+  only: no runtime draws it yet.
   """
 
   population: int
@@ -96,7 +97,10 @@ class FixedSizeSampler:
 
 @dataclasses.dataclass(frozen=True)
 class OncePerTreeSampler:
-  """Each user takes part in at most one round of the whole run; no sampling."""
+  """Each user takes part in at most one round of the whole run; no sampling.
+
+  Accounting only: no runtime draws it yet.
+  """
 
   population: int
   users_per_round: int
@@ -386,6 +390,16 @@ def plan_from_config(
     raise guarantee_lib.PlanError(
       f'population must be at least 2 users, got {population}; one user cannot'
       ' hide among others.'
+    )
+  if (
+    not shares_virtual_client
+    and privacy.virtual_clients != privacy.users_per_round
+  ):
+    raise guarantee_lib.PlanError(
+      'virtual_clients must equal users_per_round where virtual clients are'
+      f' not shared (each sampled user is one), got {privacy.virtual_clients}'
+      f' and {privacy.users_per_round}; set virtual_clients ='
+      f' {privacy.users_per_round}, or share virtual clients.'
     )
   if privacy.clipping == 'adaptive':
     mechanism: mechanisms.Mechanism = mechanisms.AdaptiveClipGaussian(

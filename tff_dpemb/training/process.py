@@ -18,11 +18,18 @@ import tensorflow_federated as tff
 
 from tff_dpemb import config
 from tff_dpemb.models import embedding_model
+from tff_dpemb.training import aggregators
 from tff_dpemb.training import client_work
 
 RoundState = collections.namedtuple(
   'RoundState', ['weights', 'aggregator', 'optimizer', 'round']
 )
+
+
+def with_fresh_noise(state: RoundState) -> RoundState:
+  """Returns the state that one round starts from; see `aggregators`."""
+  aggregator = aggregators.with_fresh_noise_seeds(state.aggregator)
+  return state._replace(aggregator=aggregator)
 
 
 def local_tuning_from_config(

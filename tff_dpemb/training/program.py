@@ -7,9 +7,9 @@ saw, never noise without an entry. A resumed run draws a new cohort and new
 noise for a round that it repeats, and pays for it again.
 """
 
+import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import time
 from collections.abc import Callable, Mapping
@@ -39,10 +39,9 @@ class TrainingError(ValueError):
 class RoundReport:
   """What one finished round shows its operator. Partly private: see below.
 
-  `clip_norm`, `update_norm` (of the noised mean) and `epsilon` follow from
-  released values. `loss`, `accuracy`, `users`, `examples` and `zeroed` are
-  computed on private data without noise and may only be kept under
-  `restricted/`.
+  `clip_norm` and `update_norm` (of the noised mean) follow from released
+  values. `seconds`, `loss`, `accuracy`, `users`, `examples` and `zeroed` come
+  from private data without noise and may only be kept under `restricted/`.
   """
 
   round: int
@@ -63,9 +62,7 @@ class TrainingResult:
 
   weights: Mapping[str, np.ndarray]
   rounds: int
-  replayed_rounds: int
-  seconds: float
-  examples: int
+  seconds: float  # of the rounds whose result is in the weights
   final_clip_norm: float
 
 
@@ -130,12 +127,15 @@ def train(
   number, state = restored if restored is not None else (0, template)
   history = _History(paths.restricted / 'training_metrics.jsonl')
   rng = cohorts.system_rng()
+  if number and _is_due(number, training):  # Killed before it was evaluated?
+    on_evaluate(number, _backbone_weights(state, pure))
   while number < training.rounds:
     start = time.monotonic()
     slots = draw_slots(plan, training, rng)
     data = [client_data(store, users, training, rng) for users in slots]
     attempt = charge(number)
-    state, metrics = iterative.next(state, data)
+    state, metrics = iterative.next(process.with_fresh_noise(state), data)
+    _check_finite(state, number)
     number += 1
     checkpoints.save(
       paths.checkpoints, number, state, keep=training.checkpoints_kept
@@ -145,13 +145,10 @@ def train(
     on_round(report)
     if _is_due(number, training):
       on_evaluate(number, _backbone_weights(state, pure))
-  done = history.totals()
   return TrainingResult(
     weights=_backbone_weights(state, pure),
     rounds=number,
-    replayed_rounds=done.replayed,
-    seconds=done.seconds,
-    examples=done.examples,
+    seconds=history.seconds(),
     final_clip_norm=_clip_norm(state),
   )
 
@@ -168,6 +165,11 @@ def draw_slots(
   dropped by position within the slot, which depends on that slot alone.
   Without virtual clients each sampled user is a slot.
   """
+  if not isinstance(plan.sampler, privacy_plan.PoissonSampler):
+    raise TrainingError(
+      f'the sampler must be Poisson, got {plan.sampler.kind}: no other one is'
+      ' drawn here, so no other one may be accounted.'
+    )
   users = cohorts.draw_cohort(
     plan.population, plan.sampling_probability, rng=rng
   )
@@ -230,6 +232,14 @@ def _build(run_config, plan, store, pure, initial_weights):
   )
 
 
+def _check_finite(state: Any, number: int) -> None:
+  if not all(np.isfinite(weight).all() for weight in state.weights):
+    raise TrainingError(
+      f'round {number} must give finite weights; nothing of it was kept. Lower'
+      ' training.server_learning_rate.'
+    )
+
+
 def _is_due(number: int, training: config.TrainingConfig) -> bool:
   if number == training.rounds:
     return True
@@ -265,45 +275,31 @@ def _report(number, attempt, start, slots, state, metrics, training):
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Totals:
-  seconds: float
-  examples: int
-  replayed: int
-
-
 class _History:
   """Restricted metrics as JSON lines; a line cut short by a crash is skipped."""
 
   def __init__(self, path: pathlib.Path):
     self._path = path
     path.parent.mkdir(parents=True, exist_ok=True)
-    os.chmod(path.parent, 0o700)
+    path.parent.chmod(0o700)
 
   def append(self, report: RoundReport) -> None:
     line = json.dumps(dataclasses.asdict(report))
     try:
       with self._path.open('a', encoding='utf-8') as file:
-        file.write(line + '\n')
+        file.write('\n' + line)  # A torn line stays alone.
     except OSError as error:
       raise artifacts.ArtifactError(
         f'{str(self._path)!r} could not be written ({error.strerror}); free'
         ' space, then run the same command again to resume.'
       ) from error
 
-  def totals(self) -> '_Totals':
-    """Returns totals over the last report of each round."""
-    rounds: dict[int, dict[str, Any]] = {}
+  def seconds(self) -> float:
+    """Returns the time of the rounds, the last report of each counted."""
+    rounds: dict[int, float] = {}
     if self._path.exists():
       for line in self._path.read_text(encoding='utf-8').splitlines():
-        try:
+        with contextlib.suppress(ValueError):  # An empty or torn line.
           report = json.loads(line)
-        except ValueError:
-          continue
-        rounds[report['round']] = report
-    reports = rounds.values()
-    return _Totals(
-      seconds=sum(report['seconds'] for report in reports),
-      examples=sum(report['examples'] for report in reports),
-      replayed=sum(report['attempt'] > 1 for report in reports),
-    )
+          rounds[report['round']] = report['seconds']
+    return sum(rounds.values())

@@ -1,33 +1,17 @@
-"""TFF's C++ worker as a process that the program owns.
-
-Started through a launcher that asks the kernel to kill it with its parent, in
-a process group of its own (so that Ctrl-C reaches the program alone), and
-killed and awaited when its context ends. Imports no TensorFlow.
-"""
+"""TFF's C++ worker as a process that the program owns; no TensorFlow here."""
 
 import atexit
-import contextlib
 import importlib.util
 import os
 import pathlib
-import signal
 import socket
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
 
+from tff_dpemb import processes
+
 _START_TIMEOUT_SECONDS = 60.0
-# PR_SET_PDEATHSIG survives execv; the parent may be gone before it is set.
-_LAUNCHER = """
-import ctypes, os, signal, sys
-parent = int(sys.argv[1])
-ctypes.CDLL(None, use_errno=True).prctl(1, int(signal.SIGKILL), 0, 0, 0)
-if os.getppid() != parent:
-  os._exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 class ExecutorError(RuntimeError):
@@ -35,11 +19,7 @@ class ExecutorError(RuntimeError):
 
 
 class OwnedWorker:
-  """One TFF C++ worker process, alive as long as this object's `with`.
-
-  Must be started in the main thread: Linux sends the parent-death signal when
-  the *thread* that started the child ends.
-  """
+  """One TFF C++ worker process, alive as long as this object's `with`."""
 
   def __init__(
     self,
@@ -54,42 +34,30 @@ class OwnedWorker:
       log_path: Where the worker's own messages are appended.
 
     Raises:
-      ExecutorError: There is no worker binary, or this is not the main thread.
+      ExecutorError: There is no worker binary.
+      processes.ProcessError: This is not the main thread.
     """
-    if threading.current_thread() is not threading.main_thread():
-      raise ExecutorError('a worker must be started from the main thread.')
-    binary = worker_binary()
-    self._process: subprocess.Popen[bytes] | None = None
     self.port = _free_port()
-    with open(log_path, 'ab') as log:
-      self._process = subprocess.Popen(
-        [
-          sys.executable,
-          '-I',
-          '-S',
-          '-c',
-          _LAUNCHER,
-          str(os.getpid()),
-          str(binary),
-          f'--port={self.port}',
-          f'--max_concurrent_computation_calls={concurrent_calls}',
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-      )
+    self._process: subprocess.Popen[bytes] | None = processes.start(
+      [
+        str(worker_binary()),
+        f'--port={self.port}',
+        f'--max_concurrent_computation_calls={concurrent_calls}',
+      ],
+      log_path=log_path,
+    )
     atexit.register(self.close)
 
   @property
   def pid(self) -> int:
+    """Returns the worker's process id, 0 after `close`."""
     return self._process.pid if self._process else 0
 
   def wait_until_ready(self, is_ready: Callable[[], bool]) -> None:
     """Returns when `is_ready`; raises `ExecutorError` if the worker ends."""
     deadline = time.monotonic() + _START_TIMEOUT_SECONDS
     while not is_ready():
-      if self._process is None or self._process.poll() is not None:
+      if not self.is_alive():
         raise ExecutorError('the TFF worker ended while starting.')
       if time.monotonic() > deadline:
         raise ExecutorError(
@@ -98,19 +66,15 @@ class OwnedWorker:
       time.sleep(0.02)
 
   def is_alive(self) -> bool:
+    """Returns whether the worker runs."""
     return self._process is not None and self._process.poll() is None
 
   def close(self) -> None:
     """Kills the worker and its group and waits; safe to call twice."""
     process, self._process = self._process, None
-    if process is None:
-      return
-    atexit.unregister(self.close)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-      os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError):
-      process.kill()
-    process.wait()
+    if process is not None:
+      atexit.unregister(self.close)
+      processes.stop(process)
 
   def __enter__(self) -> 'OwnedWorker':
     return self

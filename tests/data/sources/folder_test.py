@@ -88,6 +88,30 @@ class TestBuildFolder:
         name = store.class_name('category', label)
         assert name == expected[store.user_id(user)]
 
+  def test_private_categories_are_not_in_the_public_store(
+    self, faces, tmp_path
+  ):
+    _make(tmp_path / 'open', ['x', 'y'])
+    table = tmp_path / 'classes.csv'
+    lines = 'identity,category\nb,old\nc,old\nd,young\ne,old\nx,young\ny,old\n'
+    digests = []
+    for category in ('old', 'rare'):  # One user's category.
+      table.write_text(f'{lines}a,{category}\n')
+      stores = _build(
+        faces,
+        public_dir=tmp_path / 'open',
+        categories=table,
+        replace=bool(digests),
+      )
+      digests.append(stores['public'].digest)
+      public, private = stores['public'], stores['private']
+      assert list(public.manifest.label_names['category']) == ['old', 'young']
+      label = int(public.read_user(0).labels['category'][0])
+      assert public.class_name('category', label) == 'young'
+      found = list(private.manifest.label_names['category'])
+      assert found == sorted({'old', 'young', category})
+    assert digests[0] == digests[1]
+
   def test_cap_and_resize(self, faces):
     stores = _build(faces, max_images=1, image_shape=(4, 6, 1))
     assert stores['test'].image_shape == (4, 6, 1)

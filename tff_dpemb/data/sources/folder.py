@@ -5,6 +5,12 @@
 A user is an identity. DigiFace (https://github.com/microsoft/DigiFace1M) has
 this layout, and any data set can be brought into it. Input that breaks a rule
 is refused whole, with the file and the remedy; nothing is written then.
+
+The vocabulary of `category` is collected from identities: that a category is
+in it may reveal one user. So the names of private users' categories are in the
+manifests of their own stores only (private, validation, test), the public
+store has a vocabulary of its own, and what is published about private users
+takes its classes from `synthesis.class_names`, never from here.
 """
 
 import concurrent.futures
@@ -58,7 +64,8 @@ def build_folder(
     image_shape: (height, width, channels) to which images are brought.
     public_dir: Public images in the same layout; None: no public store.
     categories: CSV file with the header `identity,category`: the class of
-      each identity. None: one class for all.
+      each identity. None: one class, `all`. Public and private stores number
+      their categories apart: compare them by name.
     max_images: Keep at most so many images of an identity, by file name.
     encoding: 'raw' stores pixels (fast), 'encoded' the files (small).
     licence: Terms of the images, for the manifest.
@@ -96,7 +103,7 @@ def build_folder(
       f'public and input must share no identity, got {len(shared)} in both;'
       ' remove them from one.'
     )
-  category_of, names = _categories(categories, [*private, *public])
+  category_of = _categories(categories, [*private, *public])
   read = _Reader(image_shape, max_images, encoding)
   total = len(private) + len(public)
   done = 0
@@ -106,6 +113,8 @@ def build_folder(
       (private, splits),
     ):
       source = folders[0].parent.name if folders else ''
+      names = sorted({category_of[folder.name] for folder in folders})
+      index_of = {name: i for i, name in enumerate(names)}
       with contextlib.ExitStack() as stack:
         writers = {}
         for split, members in parts.items():
@@ -129,7 +138,9 @@ def build_folder(
         for index, images in enumerate(_read_ahead(read, folders)):
           name = folders[index].name
           writers[index].add_user(
-            name, images, {'identity': index, 'category': category_of[name]}
+            name,
+            images,
+            {'identity': index, 'category': index_of[category_of[name]]},
           )
           done += 1
           if progress is not None:
@@ -245,10 +256,10 @@ def _images_in(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def _categories(
   path: str | os.PathLike[str] | None, folders: Sequence[pathlib.Path]
-) -> tuple[Mapping[str, int], list[str]]:
-  """Returns the class index of each identity, and the class names."""
+) -> Mapping[str, str]:
+  """Returns the category of each identity. PRIVATE for private identities."""
   if path is None:
-    return {folder.name: 0 for folder in folders}, [_ONE_CATEGORY]
+    return {folder.name: _ONE_CATEGORY for folder in folders}
   path = pathlib.Path(path)
   try:
     with path.open(newline='', encoding='utf-8-sig') as file:
@@ -283,6 +294,4 @@ def _categories(
       f'{str(path)!r} must list every identity, got none for'
       f' {str(missing[0])!r} (and {len(missing) - 1} more); add the lines.'
     )
-  names = sorted({listed[folder.name] for folder in folders})
-  index = {name: i for i, name in enumerate(names)}
-  return {folder.name: index[listed[folder.name]] for folder in folders}, names
+  return listed
