@@ -7,23 +7,24 @@ import time
 from benchmarks import glyph_runs
 from benchmarks import runner
 
-# One fixed clip norm for all, and more noise than the quick start's, so that
-# the parts show (on the sum of 8 virtual clients). The variant without virtual
-# clients has the same noise of the mean: 256 clients, 32 times on the sum.
-_CLIP = 'privacy.clipping=fixed'
+# One fixed clip norm and 20 rounds for all, and more noise than the quick
+# start's, so that the parts show (on the sum of 8 virtual clients). The variant
+# without virtual clients has the same noise of the mean: 256 clients, 32 times
+# on the sum.
+_COMMON = ('privacy.clipping=fixed', 'training.rounds=20')
 _NOISE = 'privacy.noise_multiplier=0.1'
 _VARIANTS = {
-  'full': (_CLIP, _NOISE),
-  'no_head_first': (_CLIP, _NOISE, 'training.local_tuning=joint'),
-  'no_pretraining': (_CLIP, _NOISE, 'pretraining.enabled=false'),
+  'full': (*_COMMON, _NOISE),
+  'no_head_first': (*_COMMON, _NOISE, 'training.local_tuning=joint'),
+  'no_pretraining': (*_COMMON, _NOISE, 'pretraining.enabled=false'),
   'no_virtual_clients': (
-    _CLIP,
+    *_COMMON,
     'privacy.noise_multiplier=3.2',
     'privacy.share_virtual_clients=false',
     'privacy.virtual_clients=256',
   ),
   'global_head': (
-    _CLIP,
+    *_COMMON,
     _NOISE,
     'training.aggregate=backbone_and_head',
     'training.head_learning_rate=0.5',
