@@ -10,7 +10,7 @@ import click
 
 # The rest is imported inside the commands: help must not wait for it.
 
-_SIZE = re.compile(r'(\d+)x(\d+)(?:x([13]))?')
+_SIZE = re.compile(r'(\d{1,9})x(\d{1,9})(?:x([13]))?')
 
 
 @click.group(epilog='Example: dpemb data glyphs --bundled --output data/glyphs')
@@ -25,7 +25,7 @@ def data() -> None:
 def _split_options(function: Callable[..., Any]) -> Callable[..., Any]:
   for option in (
     click.option(
-      '--replace', is_flag=True, help='Replace what is at --output.'
+      '--replace', is_flag=True, help='Replace the data set at --output.'
     ),
     click.option(
       '--split-seed',
@@ -199,6 +199,7 @@ def folder(
     key: options.pop(key)
     for key in ('validation_identities', 'test_identities', 'split_seed')
   }
+  notes: list[str] = []
   with _progress('identities') as step:
     folder_source.build_folder(
       input_dir,
@@ -208,9 +209,12 @@ def folder(
       encoding='encoded' if encoded else 'raw',
       replace=replace,
       progress=step,
+      report=notes.append,
       **options,
     )
   _print_data_set(output)
+  for note in notes:
+    click.echo(f'note: {note}', err=True)
 
 
 @data.command(epilog='Example: dpemb data show runs/quickstart/data')

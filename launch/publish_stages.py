@@ -209,7 +209,9 @@ def synthesize(run: Run) -> None:
   exported = registry.open_export(run.export)
   private = user_store.UserStore.open(run.store('private'))
   digest = run_directory.inputs_digest(
-    exported.digest, private.digest, run.config.digest('privacy', 'synthesis')
+    exported.digest,
+    private.digest,
+    stages.config_digest(run, 'privacy', 'synthesis'),
   )
   if run_directory.read_stamp(run.synthetic_stage, digest) is not None:
     return

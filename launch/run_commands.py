@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -42,21 +43,26 @@ def _open_run(
 ) -> Iterator[run_directory.RunDirectory]:
   run_config = config.load(page, overrides=overrides)
   run = run_directory.RunDirectory(run_config, runs=runs)
-  with _sigterm_ends_cleanly(), run.lock():
+  with _sigterm_ends_cleanly(run), run.lock():
     run.record_config()
     yield run
 
 
 @contextlib.contextmanager
-def _sigterm_ends_cleanly() -> Iterator[None]:
+def _sigterm_ends_cleanly(run: run_directory.RunDirectory) -> Iterator[None]:
   """SIGTERM unwinds the program as Ctrl-C does, with the code for a retry.
 
-  The last finished round is on disk; a round in flight is given up.
+  The last finished round is on disk; a round in flight is given up. Python
+  raises in whatever runs at the moment, and a destructor would swallow that:
+  so the request is noted too, and stages look at it between steps. A second
+  SIGTERM ends the program at once, and the kernel its children.
   """
 
   def stop(number, frame):
     del number, frame
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # A second one is at once.
+    if run.stop_requested.is_set():
+      os._exit(EXIT_RETRY)
+    run.stop_requested.set()
     sys.exit(EXIT_RETRY)
 
   before = signal.signal(signal.SIGTERM, stop)
@@ -79,6 +85,8 @@ def stage_command(
         module, _, function = stage.partition(':')
         # Imported when needed: TensorFlow takes seconds.
         getattr(importlib.import_module(f'launch.{module}'), function)(run)
+        if run.stop_requested.is_set():
+          sys.exit(EXIT_RETRY)
 
   return command
 

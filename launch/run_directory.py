@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import os
 import pathlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,13 @@ from tff_dpemb import artifacts
 from tff_dpemb import config
 
 DEFAULT_RUNS = 'runs'
+_LEDGER = 'ledger.sqlite'
+# May differ between calls: they change nothing that was trained.
+_FREE_KEYS = (
+  'privacy.budget_epsilon',
+  'privacy.extrapolate_to',
+  'data.show_images',
+)
 
 
 class RunError(RuntimeError):
@@ -22,6 +30,12 @@ class RunDirectory:
   """Paths of one run under `<runs>/<name>/`."""
 
   def __init__(self, run_config: config.RunConfig, *, runs: str | os.PathLike):
+    if run_config.name.startswith(_LEDGER):
+      raise RunError(
+        f'name must not start with {_LEDGER!r}, the ledger beside the runs, got'
+        f' {run_config.name!r}.'
+      )
+    self.stop_requested = threading.Event()  # set by SIGTERM
     self.runs = pathlib.Path(runs)
     self.root = self.runs / run_config.name
     self.config = run_config
@@ -47,7 +61,7 @@ class RunDirectory:
   def ledger_url(self) -> str:
     """Returns the ledger's URL: one for all runs of this directory."""
     configured = self.config.privacy.ledger
-    return configured or f'sqlite:///{(self.runs / "ledger.sqlite").absolute()}'
+    return configured or f'sqlite:///{(self.runs / _LEDGER).absolute()}'
 
   def make_restricted(self) -> pathlib.Path:
     """Returns the folder of what must not leave, for the owner's eyes only."""
@@ -100,6 +114,7 @@ class RunDirectory:
         for section in fixed
         for key, value in page[section].items()
         if old.get(section, {}).get(key) != value
+        and f'{section}.{key}' not in _FREE_KEYS
       ]
       if changed:
         raise RunError(

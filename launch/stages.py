@@ -7,6 +7,7 @@ run's directory and returns nothing; what it found is in its `stage.json`.
 import contextlib
 import dataclasses
 import pathlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -83,6 +84,7 @@ def pretrain(run: Run) -> None:
     ):
 
       def on_progress(done: int, loss: float) -> None:
+        _stop_if_requested(run)
         bar.update(done - bar.n)
         bar.set_postfix(loss=f'{loss:.3f}')
 
@@ -126,7 +128,7 @@ def train(run: Run) -> None:
   validation = user_store.UserStore.open(run.store('validation'))
   start = run.pretrained / 'weights.npz'
   digest = run_directory.inputs_digest(
-    run.config.digest('model', 'privacy', 'training'),
+    config_digest(run, 'model', 'privacy', 'training'),
     private.digest,
     artifacts.sha256_of(start),
   )
@@ -153,6 +155,7 @@ def train(run: Run) -> None:
       curve.add(0, initial)
 
     def on_round(report: program.RoundReport) -> None:
+      _stop_if_requested(run)
       bar.update(report.round - bar.n)
       bar.set_postfix(
         clip=f'{report.clip_norm:.3f}',
@@ -232,18 +235,38 @@ def pixel_embeddings(images: np.ndarray) -> np.ndarray:
   return (flat / norms).astype(np.float32)
 
 
+def config_digest(run: Run, *sections: str) -> str:
+  """Returns the digest of sections, without what changes no result."""
+  privacy = run.config.privacy.model_copy(
+    update={'budget_epsilon': None, 'extrapolate_to': ()}
+  )
+  page = run.config.model_copy(update={'privacy': privacy})
+  return page.digest(*sections)
+
+
 @contextlib.contextmanager
 def open_ledger(run: Run) -> Iterator[ledger_lib.Ledger]:
-  """Opens the ledger and makes sure that the page's budget is in it."""
+  """Opens the ledger; a population without a budget gets the page's.
+
+  A budget that is there already holds, whatever the page says: it is changed
+  by `dpemb ledger budget --replace`, which records who allowed it.
+  """
   run.runs.mkdir(parents=True, exist_ok=True)
   with ledger_lib.Ledger.open(run.ledger_url) as ledger:
     settings = run.config.privacy
-    if settings.budget_epsilon is not None:
-      plan = private_plan(run)
-      ledger.set_budget(
-        settings.population,
-        guarantee.Budget(settings.budget_epsilon, plan.delta),
-      )
+    asked = settings.budget_epsilon
+    if asked is not None:
+      held = ledger.budget(settings.population)
+      if held is None:
+        budget = guarantee.Budget(asked, private_plan(run).delta)
+        ledger.set_budget(settings.population, budget)
+      elif held.epsilon != asked:
+        click.echo(
+          f'note: the budget of population {settings.population!r} is epsilon'
+          f" {held.epsilon:g}, not the page's {asked:g}; it is changed by"
+          ' `dpemb ledger budget --replace`.',
+          err=True,
+        )
     yield ledger
 
 
@@ -273,6 +296,11 @@ def checkpoints_exist(run: Run) -> bool:
   """Returns whether training has a state to resume from."""
   directory = run.training / 'checkpoints'
   return directory.is_dir() and any(directory.iterdir())
+
+
+def _stop_if_requested(run: Run) -> None:
+  if run.stop_requested.is_set():
+    sys.exit(75)  # As run_commands.EXIT_RETRY; a destructor swallowed it.
 
 
 def _refuse_another_start(run, ledger, plan, digest: str) -> None:

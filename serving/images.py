@@ -8,6 +8,7 @@ allow-list.
 import dataclasses
 import io
 import struct
+import warnings
 import zlib
 
 import numpy as np
@@ -16,6 +17,10 @@ import PIL.Image
 from protos.gen.dpemb.serving.v1 import image_pb2
 from serving import status
 from tff_dpemb.export import signature as signature_lib
+
+# `_open` refuses by the pixels that a header states. For the whole process: a
+# filter that is set and taken back is not thread-safe.
+warnings.filterwarnings('ignore', category=PIL.Image.DecompressionBombWarning)
 
 _FORMATS = ('PNG', 'JPEG')
 _DECODE_ERRORS = (

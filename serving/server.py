@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 
 import faiss
 import grpc
+from google.protobuf import message
 from grpc_health.v1 import health
 from grpc_health.v1 import health_pb2
 from grpc_health.v1 import health_pb2_grpc
@@ -108,6 +109,7 @@ class Server:
     options = self._options
     check_can_listen(options.host, options.port)
     self._server = grpc.aio.server(
+      interceptors=[_RefuseUnparsable()],
       options=[
         (
           'grpc.max_receive_message_length',
@@ -118,7 +120,7 @@ class Server:
         # gRPC decompresses a message before it measures it, so a small one
         # could take much memory.
         ('grpc.compression_enabled_algorithms_bitset', _IDENTITY_ONLY),
-      ]
+      ],
     )
     shell = (
       self._service,
@@ -284,6 +286,43 @@ def is_loopback(host: str) -> bool:
     )
   except (OSError, ValueError):
     return False
+
+
+class _RefuseUnparsable(grpc.aio.ServerInterceptor):
+  """Answers INVALID_ARGUMENT to a body that is not the request's message.
+
+  gRPC itself would answer UNKNOWN and log a traceback for each.
+  """
+
+  async def intercept_service(self, continuation, handler_call_details):
+    handler = await continuation(handler_call_details)
+    if handler is None or handler.unary_unary is None:
+      return handler
+
+    def parse(body: bytes) -> message.Message | status.InvalidRequest:
+      try:
+        return handler.request_deserializer(body)
+      except message.DecodeError:
+        return status.InvalidRequest(
+          f'the request must be the message of {handler_call_details.method},'
+          f' got {len(body)} bytes that are not; make the client from the'
+          " server's .proto files."
+        )
+
+    async def answer(request, context):
+      if isinstance(request, status.InvalidRequest):
+        await context.abort(
+          request.code,
+          str(request),
+          ((status.DETAILS_KEY, status.details_of(request)),),
+        )
+      return await handler.unary_unary(request, context)
+
+    return grpc.unary_unary_rpc_method_handler(
+      answer,
+      request_deserializer=parse,
+      response_serializer=handler.response_serializer,
+    )
 
 
 class _Health(health.aio.HealthServicer):

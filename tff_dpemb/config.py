@@ -222,7 +222,7 @@ def from_mapping(
 def _apply_override(content: dict[str, Any], override: str) -> None:
   key, separator, text = override.partition('=')
   parts = key.strip().split('.')
-  if not separator or not all(parts):
+  if not separator or not all(parts) or '\n' in text:
     raise ConfigError(
       f'--set must be section.key=value, got {override!r};'
       ' for example --set training.rounds=10.'
@@ -256,6 +256,16 @@ def _explain(item: dict[str, Any]) -> str:
     return f'{name} must be set.'
   if isinstance(value, float) and not math.isfinite(value):
     return f'{name} must be a finite number, got {value}.'
+  match item['type']:
+    case 'string_pattern_mismatch' | 'string_too_long':
+      return (
+        f"{name} must be letters, digits, '.', '_' and '-' (at most 64, a letter"
+        f' or digit first), got {value!r}.'
+      )
+    case 'model_type' | 'dict_type':
+      return f'{name} must be a section, such as [{name}], got {value!r}.'
+    case 'tuple_type':
+      return f'{name} must be a list, such as ["a", "b"], got {value!r}.'
   message = item['msg'].removeprefix('Input should be ')
   return f'{name} must be {message}, got {value!r}.'
 

@@ -54,6 +54,34 @@ class TestSplitIdentities:
       data_sets.split_identities(30, validation=10, test=20, seed=0)
 
 
+class TestCheckOutput:
+  def test_what_may_be_replaced(self, tmp_path):
+    _write(tmp_path / 'set', _USERS)
+    (tmp_path / 'empty').mkdir()
+    for name in ('set', 'empty', 'missing'):
+      data_sets.check_output(tmp_path / name, replace=True)
+
+  def test_nothing_else_is_replaced(self, tmp_path):
+    (tmp_path / 'files').mkdir()
+    (tmp_path / 'files' / 'a').touch()
+    with pytest.raises(data_sets.DataError, match='must be a data set'):
+      data_sets.check_output(tmp_path / 'files', replace=True)
+    (tmp_path / 'link').symlink_to('files')
+    for name in ('link', 'files/a'):
+      with pytest.raises(data_sets.DataError, match='must be a directory'):
+        data_sets.check_output(tmp_path / name, replace=True)
+
+  @pytest.mark.parametrize('replace', [True, False])
+  def test_apart_from_inputs(self, tmp_path, replace):
+    (tmp_path / 'a' / 'in').mkdir(parents=True)
+    (tmp_path / 'link').symlink_to('a/in')
+    inputs = {'input': tmp_path / 'a' / 'in', 'public': None}
+    for name in ('a', 'a/in', 'a/in/set', 'link', 'link/set', 'a/../a/in'):
+      with pytest.raises(data_sets.DataError, match='apart from input'):
+        data_sets.check_output(tmp_path / name, replace=replace, inputs=inputs)
+    data_sets.check_output(tmp_path / 'in', replace=replace, inputs=inputs)
+
+
 class TestVerify:
   def test_whole(self, tmp_path):
     _write(tmp_path, _USERS)

@@ -72,6 +72,38 @@ def test_folder_show_and_verify(capsys, faces, tmp_path):
     assert 'shard-00000.arrow' in err and err.count('\n') == 1
 
 
+def test_ignored_files_are_counted(capsys, faces, tmp_path):
+  (faces / 'notes.txt').touch()
+  (faces / 'a' / 'a.svg').touch()
+  code, _, err = _run(
+    capsys, 'folder', '--input', faces, '--output', tmp_path / 'set',
+    '--size', '8x8', '--validation', 1, '--test', 2,
+  )  # fmt: skip
+  assert code == 0
+  assert err.startswith('note: 2 files or folders were ignored')
+  assert err.count('\n') == 1
+
+
+def test_replace_spares_what_is_no_data_set(capsys, faces):
+  for arguments in (
+    ['folder', '--input', faces, '--size', '8x8'],
+    ['glyphs', '--bundled'],
+    ['glyphs'],
+  ):
+    code, _, err = _run(capsys, *arguments, '--output', faces, '--replace')
+    assert code == 2 and err.count('\n') == 1
+    assert len(list(faces.glob('*/*.png'))) == 6
+
+
+def test_huge_size(capsys, faces, tmp_path):
+  code, _, err = _run(
+    capsys, 'folder', '--input', faces, '--output', tmp_path / 'set',
+    '--size', '100000x100000x3', '--validation', 1, '--test', 2,
+  )  # fmt: skip
+  assert code == 2 and '--size' in err and err.count('\n') == 1
+  assert not (tmp_path / 'set').exists()
+
+
 def test_bundled_glyphs(capsys, tmp_path):
   output = tmp_path / 'glyphs'
   arguments = (

@@ -172,3 +172,39 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on(tmp_path):
     assert len(draws) >= 8
     assert len(draws) >= before
     assert sorted({entry.round_number for entry in draws}) == list(range(8))
+
+
+def test_a_spent_budget_stops_the_run_and_a_raised_one_resumes_it(tmp_path):
+  _stores(tmp_path / 'data', private_users=30)
+  page = (
+    'privacy.clipping=fixed',
+    'privacy.noise_multiplier=2.0',
+    'privacy.budget_epsilon=0.9',
+  )
+  runs = tmp_path / 'runs'
+  spent = _train(tmp_path / 'data', runs, *page)
+  assert spent.returncode == 4, spent.stderr
+  _assert_one_line(spent, 'budget', 'dpemb ledger budget')
+  url = runs / 'ledger.sqlite'
+  with ledger_lib.Ledger.open(url) as ledger:
+    before = len(ledger.entries(kind='draw'))
+    budget = ledger.budget('glyphs-bundled')
+  assert 0 < before < 3
+  raised = _dpemb(
+    *('ledger', 'budget', 'glyphs-bundled', '--ledger', url),
+    *('--epsilon', 50, '--delta', repr(budget.delta), '--replace'),
+    *('--approved-by', 'a test'),
+  )
+  assert raised.returncode == 0, raised.stderr
+  resumed = _train(tmp_path / 'data', runs, *page)
+  assert resumed.returncode == 0, resumed.stderr
+  assert "not the page's 0.9" in resumed.stderr
+  with ledger_lib.Ledger.open(url) as ledger:
+    assert len(ledger.entries(kind='draw')) == 3
+
+
+def test_a_run_may_not_take_the_ledgers_name(tmp_path):
+  result = _dpemb(
+    'train', _PAGE, '--runs', tmp_path, '--set', 'name=ledger.sqlite'
+  )
+  _assert_one_line(result, "must not start with 'ledger.sqlite'")

@@ -673,6 +673,34 @@ def test_the_schema_is_kept(model, change, message):
   assert certificate_lib.verify(content) != []
 
 
+def test_json_that_is_nested_too_deeply_is_one_problem(tmp_path):
+  path = tmp_path / 'certificate.json'
+  path.write_text('[' * 100_000)
+  (problem,) = certificate_lib.verify(path)
+  assert 'nested too deeply' in problem
+  with pytest.raises(certificate_lib.CertificateError, match='nested too'):
+    certificate_lib.read(path)
+
+
+def test_a_part_that_is_nested_too_deeply_is_one_problem(book):
+  nested = []
+  for _ in range(2000):
+    nested = [nested]
+  content = _for_training(book)
+  content['utility']['measures'] = {'nested': nested}
+  (problem,) = certificate_lib.verify(content)
+  assert 'nested too deeply' in problem
+
+
+def test_an_unknown_adjacency_is_one_problem(book):
+  content = _for_training(book)
+  adjacency = {**content['adjacency'], 'relation': 'neighbours'}
+  forged = certificate_lib.seal({**content, 'adjacency': adjacency})
+  for ledger in (None, book):
+    (problem,) = certificate_lib.verify(forged, ledger=ledger)
+    assert 'adjacency.relation must be one of' in problem
+
+
 def test_pages_show_the_statement_and_escape_what_they_print(book):
   content = _for_training(book, user_definition='<b>one & only</b>')
   page = certificate_lib.to_html(content)

@@ -218,6 +218,24 @@ def test_the_budget_covers_all_releases(book):
   _charge(book, None, population='another', event=release)
 
 
+def test_refusals_give_the_whole_command(book):
+  delta = 1 / 30001
+  book.set_budget('my glyphs', guarantee.Budget(1.0, delta))
+  with pytest.raises(ledger_lib.LedgerError) as error:
+    book.set_budget('my glyphs', guarantee.Budget(2.5, delta))
+  assert (
+    f"`dpemb ledger budget 'my glyphs' --epsilon 2.5 --delta {delta!r}"
+    ' --replace`'
+  ) in str(error.value)
+  with pytest.raises(ledger_lib.BudgetExceededError) as error:
+    _charge(book, population='my glyphs', event=dp_event.GaussianDpEvent(0.5))
+  assert f'at delta {delta!r}: spent' in str(error.value)
+  assert (
+    f"`dpemb ledger budget 'my glyphs' --epsilon EPSILON --delta {delta!r}"
+    ' --replace`'
+  ) in str(error.value)
+
+
 def test_budgets_change_only_when_asked(book):
   budget = guarantee.Budget(1.0, 1e-5)
   book.set_budget('glyphs', budget)
@@ -462,7 +480,82 @@ def test_a_mirror_line_cut_short_by_a_crash_is_no_alarm(path):
     assert book.verify() == []
 
 
+def test_an_emptied_or_cut_mirror_is_found(path):
+  _filled(path)
+  mirror = path.with_name('ledger.sqlite.head')
+  lines = [line for line in mirror.read_text().splitlines() if line]
+  for kept, lacks in (
+    ([], '5 of 5, the first is 1'),
+    (lines[:-2], '1 of 5, the first is 5'),
+    (lines[2:], '1 of 5, the first is 1'),
+  ):
+    mirror.write_text(''.join(f'{line}\n' for line in kept))
+    with ledger_lib.Ledger.open(path) as book:
+      (problem,) = book.verify()
+    assert lacks in problem
+  mirror.write_text('')
+  with ledger_lib.Ledger.open(path) as book:
+    _charge(book, 5)  # Does not heal it.
+    assert '5 of 6' in book.verify()[0]
+
+
+def test_a_crash_before_the_acknowledgement_is_no_alarm(path):
+  _filled(path)
+  mirror = path.with_name('ledger.sqlite.head')
+  lines = mirror.read_text().splitlines()
+  assert lines[-1].startswith('5 ')
+  mirror.write_text('\n'.join(lines[:-1]) + f'\n~6 {"0" * 64}\n~6')
+  with ledger_lib.Ledger.open(path) as book:
+    assert book.verify() == []
+    _charge(book, 5)
+    assert book.verify() == []
+
+
+@pytest.mark.parametrize('content', [b'\xff\xfe\n', b'1' * 6000 + b' ab\n'])
+def test_a_mirror_of_other_bytes_is_damage(path, content):
+  _filled(path)
+  mirror = path.with_name('ledger.sqlite.head')
+  with ledger_lib.Ledger.open(path) as book:
+    mirror.write_bytes(content)
+    assert 'was edited' in book.verify()[0]
+  with pytest.raises(ledger_lib.LedgerDamagedError, match='was edited'):
+    ledger_lib.Ledger.open(path)
+
+
+def test_a_mirror_that_is_a_directory_is_named(path):
+  _filled(path)
+  mirror = path.with_name('ledger.sqlite.head')
+  with ledger_lib.Ledger.open(path) as book:
+    mirror.unlink()
+    mirror.mkdir()
+    assert 'ledger.sqlite.head' in book.verify()[0]
+    with pytest.raises(ledger_lib.LedgerError, match='sqlite.head.*writable'):
+      _charge(book, 5)
+    assert len(book.entries()) == 5
+  with pytest.raises(
+    ledger_lib.LedgerDamagedError, match='sqlite.head.*must be a file'
+  ):
+    ledger_lib.Ledger.open(path)
+
+
 # ---- opening ----
+
+
+def test_a_file_that_is_no_ledger_is_to_be_restored(tmp_path):
+  path = tmp_path / 'ledger.sqlite'
+  path.write_bytes(b'garbage ' * 1000)
+  with pytest.raises(ledger_lib.LedgerDamagedError) as error:
+    ledger_lib.Ledger.open(path, create=False)
+  assert 'must be a ledger' in str(error.value)
+  assert 'restore it from a backup' in str(error.value)
+  assert 'free space' not in str(error.value)
+
+
+def test_a_directory_is_no_ledger(tmp_path):
+  with pytest.raises(
+    ledger_lib.LedgerError, match='must be a file, got a directory; give'
+  ):
+    ledger_lib.Ledger.open(tmp_path, create=False)
 
 
 def test_memory_is_refused():

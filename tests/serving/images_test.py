@@ -2,6 +2,8 @@
 
 import io
 import struct
+import subprocess
+import sys
 import zlib
 
 import numpy as np
@@ -203,3 +205,19 @@ def test_other_sizes_are_resized():
 def test_limits_must_be_positive():
   with pytest.raises(ValueError, match='max_images must be >= 1, got 0'):
     images_lib.Limits(max_images=0)
+
+
+def test_pillow_does_not_warn_of_what_is_refused():
+  code = (
+    'from serving import images\n'
+    f'content = {_png_header(10_000, 10_000)!r}\n'
+    'try:\n'
+    '  images._open(content, field="f", limits=images.Limits())\n'
+    'except images.status.InvalidRequest as error:\n'
+    '  print(error)\n'
+  )
+  result = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  assert 'got 100000000' in result.stdout
+  assert 'DecompressionBomb' not in result.stderr

@@ -74,6 +74,21 @@ def test_bad_options(values, message):
     server.ServerOptions(**values)
 
 
+@pytest.mark.parametrize(
+  'method', ['EmbeddingService/Embed', 'RetrievalService/Search']
+)
+def test_a_body_that_is_no_message_is_refused(address, caplog, method):
+  with grpc.insecure_channel(address) as channel:
+    call = channel.unary_unary(f'/dpemb.serving.v1.{method}')
+    with pytest.raises(grpc.RpcError) as caught:
+      call(b'\xff\xff\xff', timeout=10)
+  assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+  error = status.error_of(caught.value)
+  assert isinstance(error, status.InvalidRequest)
+  assert f'{method}, got 3 bytes' in str(error)
+  assert caplog.records == []
+
+
 def test_message_cap(address):
   request = embedding_service_pb2.EmbedRequest(
     images=image_pb2.ImageBatch(

@@ -61,6 +61,48 @@ def split_identities(
   }
 
 
+def check_output(
+  directory: str | os.PathLike[str],
+  *,
+  replace: bool,
+  inputs: Mapping[str, str | os.PathLike[str] | None] | None = None,
+) -> None:
+  """Checks that making a data set at `directory` destroys nothing else.
+
+  Args:
+    directory: Where the data set goes.
+    replace: Whether what is there is to be replaced: a data set, or nothing.
+    inputs: Paths that are read, by the name of their option. The output must
+      not be, hold or lie within one; links are followed.
+
+  Raises:
+    DataError: Something other than a data set would be lost.
+  """
+  directory = pathlib.Path(directory)
+  output = directory.resolve()
+  for name, path in (inputs or {}).items():
+    if path is None:
+      continue
+    source = pathlib.Path(path).resolve()
+    if output.is_relative_to(source) or source.is_relative_to(output):
+      raise DataError(
+        f'output must be apart from {name}, got {str(directory)!r} and'
+        f' {os.fspath(path)!r}; choose another output.'
+      )
+  if not replace or not os.path.lexists(directory):
+    return
+  if directory.is_symlink() or not directory.is_dir():
+    raise DataError(
+      f'{str(directory)!r} must be a directory to be replaced; choose another'
+      ' output.'
+    )
+  if not (directory / MANIFEST).is_file() and any(directory.iterdir()):
+    raise DataError(
+      f'{str(directory)!r} must be a data set (with {MANIFEST}) or empty to be'
+      ' replaced; choose another output or remove it first.'
+    )
+
+
 def write_manifest(
   directory: str | os.PathLike[str],
   *,

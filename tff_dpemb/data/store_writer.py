@@ -19,6 +19,10 @@ StoreError = store_format.StoreError
 # that writing takes, and what one step of a streamed reading holds.
 _SHARD_BYTES = 64 << 20
 
+# 4 megapixels: far above what the networks take; an image of a mistyped size
+# must not exhaust memory.
+MAX_PIXELS = 4_000_000
+
 
 class StoreWriter:
   """Appends users to a new store; a context manager.
@@ -68,6 +72,11 @@ class StoreWriter:
       raise StoreError(
         'image_shape must be (height, width, 1 or 3), got'
         f' {tuple(image_shape)}.'
+      )
+    if image_shape[0] * image_shape[1] > MAX_PIXELS:
+      raise StoreError(
+        f'image_shape (--size) must have at most {MAX_PIXELS} pixels, got'
+        f' {image_shape[0]} x {image_shape[1]}; choose a smaller size.'
       )
     if encoding not in ('raw', 'encoded'):
       raise StoreError(

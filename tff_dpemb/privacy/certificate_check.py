@@ -51,9 +51,11 @@ def verify(
       problems.append(
         'digest must be that of the content; the certificate was altered.'
       )
+    problems += _extrapolations(content)
   except document.CertificateError as error:
     return [str(error)]
-  problems += _extrapolations(content)
+  except RecursionError:
+    return ['certificate must not be nested too deeply.']
   try:
     problems += _accounting_problems(content)
   except (guarantee_lib.PrivacyError, KeyError, TypeError, ValueError) as error:
@@ -275,7 +277,7 @@ def _ledger_problems(
       for draw in mechanism['draws']:
         text = events.canonical_text(events.from_json(draw['event']))
         certified[text] = certified.get(text, 0) + draw['count']
-  except guarantee_lib.PrivacyError:
+  except (guarantee_lib.PrivacyError, KeyError, TypeError, ValueError):
     return problems  # Reported with the accounting.
   one, other = sum(certified.values()), sum(in_ledger.values())
   if one < other:

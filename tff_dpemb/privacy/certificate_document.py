@@ -34,6 +34,10 @@ def seal(content: Mapping[str, Any]) -> dict[str, Any]:
     text = json.dumps(
       body, sort_keys=True, separators=(',', ':'), allow_nan=False
     )
+  except RecursionError as error:
+    raise CertificateError(
+      'a certificate must not be nested too deeply.'
+    ) from error
   except (TypeError, ValueError) as error:
     raise CertificateError(
       f'a certificate must hold finite JSON values only: {error}.'
@@ -47,6 +51,11 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     content = artifacts.read_json(path)
   except artifacts.ArtifactError as error:
     raise CertificateError(str(error)) from error
+  except RecursionError as error:
+    raise CertificateError(
+      f'{os.fspath(path)!r} must be a certificate, got JSON that is nested too'
+      ' deeply.'
+    ) from error
   if not isinstance(content, dict):
     raise CertificateError(f'{os.fspath(path)!r} must hold a JSON object.')
   return content

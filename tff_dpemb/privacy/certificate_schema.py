@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tff_dpemb.privacy import guarantee
+
 SCHEMA_NAME = 'dpemb.certificate/2'
 
 NOT_RUN = 'not run'
@@ -58,7 +60,10 @@ SCHEMA: dict[str, Any] = {
       ),
       'adjacency': _object(
         {
-          'relation': _TEXT,
+          'relation': {
+            'type': 'string',
+            'enum': [item.value for item in guarantee.Adjacency],
+          },
           'sensitivity_multiple': _NUMBER,
           'shares_virtual_client': _FLAG,
           'population_is_public': _FLAG,

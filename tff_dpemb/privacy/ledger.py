@@ -245,11 +245,14 @@ class Ledger:
       if state.budget == budget:
         return
       if state.budget is not None and not replace:
+        command = ledger_budget.command(
+          population, repr(budget.epsilon), budget.delta
+        )
         raise LedgerError(
           f'budget of population {population!r} is epsilon'
-          f' {state.budget.epsilon:g} at delta {state.budget.delta:g}, got'
-          f' epsilon {budget.epsilon:g} at delta {budget.delta:g}; change it'
-          ' with `dpemb ledger budget --replace`.'
+          f' {state.budget.epsilon!r} at delta {state.budget.delta!r}, got'
+          f' epsilon {budget.epsilon!r} at delta {budget.delta!r}; change it'
+          f' with `{command}`.'
         )
       self._check_adjacency(state, population, budget.adjacency, budget=False)
       fields = self._append(
@@ -511,9 +514,22 @@ class Ledger:
       )
     if len(heads) != 1:
       return [*problems, f'there must be one head record, got {len(heads)}.']
-    return problems + ledger_state.chain_problems(
-      heads[0], rows, mirrored or []
-    )
+    problems += ledger_state.chain_problems(heads[0], rows, mirrored or [])
+    if mirrored is not None and self._store.mirror is not None:
+      # Read again: each of the rows was announced before it was committed.
+      known = self._store.read_known()
+      lost = [
+        row['sequence']
+        for row in rows
+        if (row['sequence'], row['digest']) not in known
+      ]
+      if lost:
+        problems.append(
+          f'{self._store.mirror.name!r} must name every entry; it lacks'
+          f' {len(lost)} of {len(rows)}, the first is {lost[0]}: it was emptied'
+          ' or cut, so truncation cannot be ruled out.'
+        )
+    return problems
 
   # ---- inside ----
 
@@ -548,6 +564,7 @@ class Ledger:
       'previous_digest': row.digest,
     }
     fields['digest'] = ledger_store.entry_digest(fields)
+    self._store.announce(fields['sequence'], fields['digest'])
     connection.execute(ledger_store.entries.insert().values(**fields))
     connection.execute(
       ledger_store.head.update().values(

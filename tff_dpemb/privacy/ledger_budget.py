@@ -5,6 +5,7 @@ draw of a kind finds how many of it fit, given all other draws, and the next
 ones only compare counts.
 """
 
+import shlex
 from typing import Any, Literal
 
 from dp_accounting import dp_event
@@ -117,12 +118,21 @@ def refusal(
   left = max(0.0, budget.epsilon - before)
   return BudgetExceededError(
     f'budget of population {population!r} is epsilon {budget.epsilon:g} at'
-    f' delta {budget.delta:.3g}: spent {guarantee.epsilon_text(before)}, left'
+    f' delta {budget.delta!r}: spent {guarantee.epsilon_text(before)}, left'
     f' {left:.4g}, and this draw would make it'
     f' {guarantee.epsilon_text(after)}. It was refused before any noise was'
-    ' drawn; raise the budget with `dpemb ledger budget`, use more noise or'
+    ' drawn; raise the budget with'
+    f' `{command(population, "EPSILON", budget.delta)}`, use more noise or'
     ' fewer rounds.',
     left=left,
+  )
+
+
+def command(population: str, epsilon: str, delta: float) -> str:
+  """Returns the command that changes a budget; delta is exact, to copy."""
+  return (
+    f'dpemb ledger budget {shlex.quote(population)} --epsilon {epsilon}'
+    f' --delta {float(delta)!r} --replace'
   )
 
 

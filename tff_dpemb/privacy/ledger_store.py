@@ -109,9 +109,11 @@ def entry_digest(fields: dict[str, Any]) -> str:
 class Store:
   """Connections to one ledger and the mirror of its head.
 
-  The mirror is a text file beside a SQLite ledger (`<file>.head`): one line
-  'count digest' for each entry that was acknowledged. A copy of the database
-  from yesterday, or one with its last entries cut off, disagrees with it.
+  The mirror is a text file beside a SQLite ledger (`<file>.head`): for each
+  entry a line '~count digest' before it is committed and 'count digest' once it
+  is acknowledged. A copy of the database from yesterday, or one with its last
+  entries cut off, disagrees with it; an entry with neither line means that the
+  mirror was cut. A crash between the two leaves the first, which is no alarm.
   """
 
   def __init__(self, engine: sa.Engine, mirror: pathlib.Path | None):
@@ -144,34 +146,69 @@ class Store:
             )
           yield connection, row
 
+  def announce(self, count: int, digest: str) -> None:
+    """Notes an entry outside the database, durably, before it is committed."""
+    self._write_mirror(f'~{count} {digest}', durable=True)
+
   def append_mirror(self, count: int, digest: str) -> None:
     """Notes an entry outside the database, once it is durable inside."""
+    self._write_mirror(f'{count} {digest}', durable=False)
+
+  def _write_mirror(self, line: str, *, durable: bool) -> None:
     if self.mirror is None:
       return
-    # A leading newline, so that a torn line never swallows the next one.
-    handle = os.open(self.mirror, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-      os.write(handle, f'\n{count} {digest}\n'.encode())
-    finally:
-      os.close(handle)
+      handle = os.open(
+        self.mirror, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644
+      )
+      try:
+        # A leading newline, so that a torn line never swallows the next one.
+        os.write(handle, f'\n{line}\n'.encode())
+        if durable:
+          os.fsync(handle)
+      finally:
+        os.close(handle)
+    except OSError as error:
+      raise LedgerError(
+        f"the ledger's mirror {str(self.mirror)!r} must be a writable file"
+        f' ({error.strerror}).'
+      ) from error
 
   def read_mirror(self) -> list[tuple[int, str]] | None:
-    """Returns the (count, digest) lines; None if there is no mirror.
+    """Returns the acknowledged (count, digest); None if there is no mirror.
 
     Raises:
-      LedgerDamagedError: A line is neither whole nor cut short by a crash.
+      LedgerDamagedError: A line is neither whole nor cut short by a crash, or
+        the mirror cannot be read.
     """
+    lines = self._mirror_lines()
+    if lines is None:
+      return None
+    return [(count, digest) for mark, count, digest in lines if not mark]
+
+  def read_known(self) -> set[tuple[int, str]]:
+    """Returns (count, digest) of all entries that the mirror ever heard of."""
+    return {(count, digest) for _, count, digest in self._mirror_lines() or ()}
+
+  def _mirror_lines(self) -> list[tuple[str, int, str]] | None:
     if self.mirror is None or not self.mirror.exists():
       return None
+    try:
+      content = self.mirror.read_bytes()
+    except OSError as error:
+      raise LedgerDamagedError(
+        f"the ledger's mirror {str(self.mirror)!r} must be a readable file"
+        f' ({error.strerror}); restore it.'
+      ) from error
     found = []
-    for line in self.mirror.read_text(encoding='utf-8').splitlines():
-      if re.fullmatch(r'\d+ [0-9a-f]{64}', line):
-        count, digest = line.split(' ')
-        found.append((int(count), digest))
-      elif not re.fullmatch(r'|\d+ ?|\d+ [0-9a-f]{1,63}', line):
+    for line in content.decode('utf-8', errors='replace').splitlines():
+      whole = re.fullmatch(r'(~?)([0-9]{1,18}) ([0-9a-f]{64})', line)
+      if whole:
+        found.append((whole[1], int(whole[2]), whole[3]))
+      elif not re.fullmatch(r'~?([0-9]{1,18}( [0-9a-f]{0,63})?)?', line):
         raise LedgerDamagedError(
           f'{self.mirror.name!r} must hold lines of count and digest; one was'
-          ' edited.'
+          ' edited: restore it.'
         )
     return found
 
@@ -208,12 +245,22 @@ def open_store(
         'ledger must be on disk, got an in-memory database; give a file.'
       )
     path = pathlib.Path(parsed.database)
+    if path.is_dir():
+      raise LedgerError(
+        f'ledger {str(path)!r} must be a file, got a directory; give the path'
+        ' of the SQLite file.'
+      )
     if not create and not path.exists():
       raise LedgerError(
         f'ledger {str(path)!r} must exist; nothing was charged there yet.'
       )
     if mirror_path is None:
       mirror_path = path.with_name(path.name + '.head')
+    if mirror_path.is_dir():
+      raise LedgerDamagedError(
+        f"the ledger's mirror {str(mirror_path)!r} must be a file, got a"
+        ' directory; move it away and restore the file.'
+      )
     try:
       path.parent.mkdir(parents=True, exist_ok=True)
       return _open_sqlite(parsed, path, mirror_path)
@@ -313,6 +360,14 @@ def _translated(engine: sa.Engine) -> Iterator[None]:
     yield
   except sa.exc.DBAPIError as error:
     name = engine.url.render_as_string(hide_password=True)
+    if getattr(error.orig, 'sqlite_errorcode', None) in (
+      sqlite3.SQLITE_NOTADB,
+      sqlite3.SQLITE_CORRUPT,
+    ):
+      raise LedgerDamagedError(
+        f'{name!r} must be a ledger, got a file that is none or is damaged'
+        f' ({error.orig}); restore it from a backup. Nothing was charged.'
+      ) from error
     raise LedgerError(
       f'ledger {name!r} refused: {error.orig}. Nothing was charged; free space'
       ' or wait for the other writer, then run again.'

@@ -40,8 +40,8 @@ class RoundReport:
   """What one finished round shows its operator. Partly private: see below.
 
   `clip_norm` and `update_norm` (of the noised mean) follow from released
-  values. `seconds`, `loss`, `accuracy`, `users`, `examples` and `zeroed` come
-  from private data without noise and may only be kept under `restricted/`.
+  values. `loss`, `accuracy`, `users`, `examples` and `zeroed` come from private
+  data without noise and may only be kept under `restricted/`.
   """
 
   round: int

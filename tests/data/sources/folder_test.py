@@ -1,9 +1,14 @@
+import logging
+import os
+import socket
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from tff_dpemb import config
 from tff_dpemb.data import data_sets
+from tff_dpemb.data import user_store
 from tff_dpemb.data.sources import folder
 
 _CONFIG = config.DataConfig(validation_identities=1, test_identities=2)
@@ -104,25 +109,51 @@ class TestBuildFolder:
         replace=bool(digests),
       )
       digests.append(stores['public'].digest)
-      public, private = stores['public'], stores['private']
+      public = stores['public']
       assert list(public.manifest.label_names['category']) == ['old', 'young']
       label = int(public.read_user(0).labels['category'][0])
       assert public.class_name('category', label) == 'young'
-      found = list(private.manifest.label_names['category'])
-      assert found == sorted({'old', 'young', category})
+      holders = [
+        split
+        for split, store in stores.items()
+        if 'rare' in list(store.manifest.label_names['category'])
+      ]
+      assert len(holders) == (category == 'rare')
     assert digests[0] == digests[1]
+
+  def test_each_store_has_the_names_of_its_own_users(self, faces, tmp_path):
+    table = tmp_path / 'classes.csv'
+    rows = ''.join(f'{name},kind-{name}\n' for name in 'abcde')
+    table.write_text(f'identity,category\n{rows}')
+    for store in _build(faces, categories=table).values():
+      users = [store.user_id(i) for i in range(store.num_users)]
+      names = store.manifest.label_names
+      assert list(names['identity']) == users
+      assert list(names['category']) == [f'kind-{user}' for user in users]
+      for i in range(store.num_users):
+        for column in store.read_user(i).labels.values():
+          assert column.tolist() == [i, i]
+    assert data_sets.verify(tmp_path / 'set')['private'] == 2
 
   def test_cap_and_resize(self, faces):
     stores = _build(faces, max_images=1, image_shape=(4, 6, 1))
     assert stores['test'].image_shape == (4, 6, 1)
     assert stores['test'].examples_per_user.tolist() == [1, 1]
 
-  def test_other_files_are_left_alone(self, faces):
+  def test_a_link_inside_the_folder_is_an_image(self, faces):
+    (faces / 'a' / '2.png').symlink_to('0.png')
+    stores = _build(faces)
+    assert sum(store.num_examples for store in stores.values()) == 11
+
+  def test_other_files_are_left_alone(self, faces, caplog):
     (faces / 'README.txt').write_text('about')
     (faces / '.hidden').mkdir()
     (faces / 'a' / 'notes.txt').write_text('about')
-    stores = _build(faces)
+    with caplog.at_level(logging.WARNING):
+      stores = _build(faces)
     assert sum(store.num_examples for store in stores.values()) == 10
+    (record,) = caplog.records
+    assert '3 files or folders were ignored' in record.getMessage()
 
 
 class TestRefusals:
@@ -150,6 +181,40 @@ class TestRefusals:
   def test_dangling_link(self, faces):
     (faces / 'c' / '7.png').symlink_to('nowhere')
     self._refused(faces, r'faces/c/7\.png.*No such file')
+
+  def test_link_out_of_the_folder(self, faces):
+    (faces / 'c' / '7.png').symlink_to(faces / 'a' / '0.png')
+    self._refused(faces, r'faces/c/7\.png.*link out of its folder')
+
+  def test_linked_folder(self, faces):
+    (faces / 'f').symlink_to('a')
+    self._refused(faces, 'faces/f.*not a link')
+
+  def test_pipe_and_socket(self, faces, monkeypatch):
+    os.mkfifo(faces / 'c' / '7.png')
+    self._refused(faces, r'faces/c/7\.png.*regular file')
+    (faces / 'c' / '7.png').unlink()
+    monkeypatch.chdir(faces / 'c')  # A socket's path is short.
+    with socket.socket(socket.AF_UNIX) as server:
+      server.bind('7.png')
+      self._refused(faces, r'faces/c/7\.png.*regular file')
+
+  def test_huge_size(self, faces):
+    with pytest.raises(user_store.StoreError, match='--size.*100000 x 100000'):
+      _build(faces, image_shape=(100_000, 100_000, 3))
+    assert not (faces.parent / 'set').exists()
+
+  @pytest.mark.parametrize('replace', [True, False])
+  def test_output_over_an_input(self, faces, replace):
+    options = {'config': _CONFIG, 'image_shape': _SHAPE, 'replace': replace}
+    for output in (faces, faces / 'set', faces.parent):
+      with pytest.raises(data_sets.DataError, match='apart from input'):
+        folder.build_folder(faces, output, **options)
+    with pytest.raises(data_sets.DataError, match='apart from public'):
+      folder.build_folder(
+        faces, faces.parent / 'x', public_dir=faces.parent / 'x', **options
+      )
+    assert len(list(faces.glob('*/*.png'))) == 10
 
   def test_missing_directory(self, faces):
     self._refused(faces.parent / 'no', 'input must be a directory.*no')

@@ -6,18 +6,19 @@ A user is an identity. DigiFace (https://github.com/microsoft/DigiFace1M) has
 this layout, and any data set can be brought into it. Input that breaks a rule
 is refused whole, with the file and the remedy; nothing is written then.
 
-The vocabulary of `category` is collected from identities: that a category is
-in it may reveal one user. So the names of private users' categories are in the
-manifests of their own stores only (private, validation, test), the public
-store has a vocabulary of its own, and what is published about private users
+The vocabularies of `identity` and `category` are collected from users: that a
+name is in one may reveal one user. So each store has vocabularies of its own,
+with the names of its own users only, and what is published about private users
 takes its classes from `synthesis.class_names`, never from here.
 """
 
 import concurrent.futures
 import contextlib
 import csv
+import logging
 import os
 import pathlib
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -34,6 +35,8 @@ DataError = data_sets.DataError
 IMAGE_SUFFIXES = (
   '.png', '.jpg', '.jpeg', '.webp', '.bmp', '.gif', '.ppm', '.tif', '.tiff',
 )  # fmt: skip
+
+_log = logging.getLogger(__name__)
 
 _CHUNK = 64  # identities decoded ahead: what building holds in memory
 _ONE_CATEGORY = 'all'
@@ -54,6 +57,7 @@ def build_folder(
   licence: str = '',
   replace: bool = False,
   progress: Progress | None = None,
+  report: Callable[[str], None] = _log.warning,
 ) -> pathlib.Path:
   """Makes a data set of folders of images.
 
@@ -64,25 +68,37 @@ def build_folder(
     image_shape: (height, width, channels) to which images are brought.
     public_dir: Public images in the same layout; None: no public store.
     categories: CSV file with the header `identity,category`: the class of
-      each identity. None: one class, `all`. Public and private stores number
-      their categories apart: compare them by name.
+      each identity. None: one class, `all`. Each store numbers its classes
+      apart: compare them by name.
     max_images: Keep at most so many images of an identity, by file name.
     encoding: 'raw' stores pixels (fast), 'encoded' the files (small).
     licence: Terms of the images, for the manifest.
-    replace: Whether a directory there may be replaced.
+    replace: Whether a data set there may be replaced.
     progress: Called after each step.
+    report: Called once with a line that counts what was ignored, if anything.
 
   Returns:
     `output_dir`.
 
   Raises:
     DataError: A directory is missing, there are fewer than two identities, an
-      identity has no image, or an image or the CSV file is damaged.
+      identity has no image, an image or the CSV file is damaged, or the
+      output is mixed up with the input or is not a data set to replace.
+    user_store.StoreError: The image shape is not one of a store.
     artifacts.ArtifactError: The directory exists or the disk refused.
   """
   if max_images is not None and max_images < 1:
     raise DataError(f'max_images must be > 0, got {max_images}.')
-  private = _identities_in(input_dir, name='input')
+  data_sets.check_output(
+    output_dir,
+    replace=replace,
+    inputs={
+      'input': input_dir,
+      'public': public_dir,
+      'categories': categories,
+    },
+  )
+  private, ignored = _identities_in(input_dir, name='input')
   if len(private) < 2:
     raise DataError(
       f'{os.fspath(input_dir)!r} must hold at least two identities (folders),'
@@ -94,9 +110,10 @@ def build_folder(
     test=config.test_identities,
     seed=config.split_seed,
   )
-  public = (
-    [] if public_dir is None else _identities_in(public_dir, name='public')
-  )
+  public: list[pathlib.Path] = []
+  if public_dir is not None:
+    public, more = _identities_in(public_dir, name='public')
+    ignored += more
   shared = {item.name for item in private} & {item.name for item in public}
   if shared:
     raise DataError(
@@ -113,35 +130,35 @@ def build_folder(
       (private, splits),
     ):
       source = folders[0].parent.name if folders else ''
-      names = sorted({category_of[folder.name] for folder in folders})
-      index_of = {name: i for i, name in enumerate(names)}
+      labels: dict[int, dict[str, int]] = {}
       with contextlib.ExitStack() as stack:
         writers = {}
         for split, members in parts.items():
           if not len(members):
             continue
+          identities = [folders[i].name for i in members.tolist()]
+          names = sorted({category_of[name] for name in identities})
+          index_of = {name: i for i, name in enumerate(names)}
+          for i, name in enumerate(identities):
+            labels[int(members[i])] = {
+              'identity': i,
+              'category': index_of[category_of[name]],
+            }
           writer = stack.enter_context(
             user_store.StoreWriter(
               directory / split,
               name=f'{source}-{split}',
               image_shape=image_shape,
-              label_names={
-                'identity': [folder.name for folder in folders],
-                'category': names,
-              },
+              label_names={'identity': identities, 'category': names},
               encoding=encoding,
               source=f'folder {source}',
               licence=licence,
             )
           )
           writers.update(dict.fromkeys(members.tolist(), writer))
-        for index, images in enumerate(_read_ahead(read, folders)):
-          name = folders[index].name
-          writers[index].add_user(
-            name,
-            images,
-            {'identity': index, 'category': index_of[category_of[name]]},
-          )
+        for index, (images, more) in enumerate(_read_ahead(read, folders)):
+          ignored += more
+          writers[index].add_user(folders[index].name, images, labels[index])
           done += 1
           if progress is not None:
             progress(done, total)
@@ -156,6 +173,11 @@ def build_folder(
         'test_identities': config.test_identities,
         'split_seed': config.split_seed,
       },
+    )
+  if ignored:
+    report(
+      f'{ignored} files or folders were ignored: hidden, of another kind than'
+      f' {", ".join(IMAGE_SUFFIXES)}, or beside the folders of the identities.'
     )
   return pathlib.Path(output_dir)
 
@@ -173,12 +195,18 @@ class _Reader:
     self._max_images = max_images
     self._encoding = encoding
 
-  def __call__(self, folder: pathlib.Path) -> np.ndarray | list[bytes]:
-    """Returns uint8 [n, height, width, channels], or the n files' bytes."""
-    files = _images_in(folder)[: self._max_images]
+  def __call__(
+    self, folder: pathlib.Path
+  ) -> tuple[np.ndarray | list[bytes], int]:
+    """Returns the images, and how many entries of the folder were ignored.
+
+    The images are uint8 [n, height, width, channels], or the n files' bytes.
+    """
+    files, ignored = _images_in(folder)
     pixels, contents = [], []
-    for file in files:
+    for file in files[: self._max_images]:
       try:
+        _check_file(file)
         content = file.read_bytes()
         pixels.append(image_codec.decode(content, self._shape))
       except OSError as error:
@@ -191,12 +219,13 @@ class _Reader:
           f'{str(file)!r}: {error} Replace or remove the file.'
         ) from error
       contents.append(content)
-    return np.stack(pixels) if self._encoding == 'raw' else contents
+    images = np.stack(pixels) if self._encoding == 'raw' else contents
+    return images, ignored
 
 
 def _read_ahead(
   read: _Reader, folders: Sequence[pathlib.Path]
-) -> Iterator[np.ndarray | list[bytes]]:
+) -> Iterator[tuple[np.ndarray | list[bytes], int]]:
   """Yields what `read` returns, in order, decoding in several threads."""
   threads = len(os.sched_getaffinity(0))
   with concurrent.futures.ThreadPoolExecutor(threads) as pool:
@@ -206,36 +235,59 @@ def _read_ahead(
 
 def _identities_in(
   directory: str | os.PathLike[str], *, name: str
-) -> list[pathlib.Path]:
+) -> tuple[list[pathlib.Path], int]:
+  """Returns the folders, and how many other entries were ignored."""
   directory = pathlib.Path(directory)
   if not directory.is_dir():
     raise DataError(
       f'{name} must be a directory with one folder an identity, got'
       f' {str(directory)!r}; check the path.'
     )
-  folders = sorted(
-    path
-    for path in directory.iterdir()
-    if path.is_dir() and not path.name.startswith('.')
-  )
+  entries = sorted(directory.iterdir())
+  folders = [
+    path for path in entries if path.is_dir() and not path.name.startswith('.')
+  ]
   if not folders:
     raise DataError(
       f'{str(directory)!r} must hold one folder an identity'
       ' (identity/image.png), got none.'
     )
   for folder in folders:
+    if folder.is_symlink():
+      raise DataError(
+        f'{str(folder)!r} must be a folder, not a link (one person could be two'
+        ' users); replace or remove the link.'
+      )
     try:
       folder.name.encode()
     except UnicodeEncodeError as error:
       raise DataError(
         f'folder name {folder.name!r} must be UTF-8; rename it.'
       ) from error
-  return folders
+  return folders, len(entries) - len(folders)
 
 
-def _images_in(folder: pathlib.Path) -> list[pathlib.Path]:
+def _check_file(file: pathlib.Path) -> None:
+  """Refuses what is no regular file (a pipe would never end) or leads away."""
+  if not stat.S_ISREG(file.stat().st_mode):
+    raise DataError(
+      f'{str(file)!r} must be a regular file, got a pipe, socket or device;'
+      ' replace or remove it.'
+    )
+  if file.is_symlink() and not file.resolve().is_relative_to(
+    file.parent.resolve()
+  ):
+    raise DataError(
+      f'{str(file)!r} must not be a link out of its folder (one person could'
+      ' be two users); replace or remove the link.'
+    )
+
+
+def _images_in(folder: pathlib.Path) -> tuple[list[pathlib.Path], int]:
+  """Returns the image files, and how many other entries were ignored."""
   files = []
-  for path in sorted(folder.iterdir()):
+  entries = sorted(folder.iterdir())
+  for path in entries:
     if path.name.startswith('.'):
       continue
     if path.is_dir():
@@ -251,7 +303,7 @@ def _images_in(folder: pathlib.Path) -> list[pathlib.Path]:
       f' ({", ".join(IMAGE_SUFFIXES[:3])}, ...), got none; add images or'
       ' remove the folder.'
     )
-  return files
+  return files, len(entries) - len(files)
 
 
 def _categories(

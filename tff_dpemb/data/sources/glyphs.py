@@ -45,16 +45,18 @@ def build_glyphs(
     config: Images per identity, held-out identities and the two seeds. The
       same config gives the same stores. With more than 12 images an identity
       the faces repeat, under other nuisance.
-    replace: Whether a directory there may be replaced.
+    replace: Whether a data set there may be replaced.
 
   Returns:
     `output_dir`.
 
   Raises:
     glyph_bundle.BundleError: The package's data file is damaged.
-    data_sets.DataError: More identities are held out than there are.
+    data_sets.DataError: More identities are held out than there are, or what
+      is to be replaced is not a data set.
     artifacts.ArtifactError: The directory exists or the disk refused.
   """
+  data_sets.check_output(output_dir, replace=replace)
   sets = glyph_bundle.load()
   splits = _splits(len(sets['kanji'].code_points), config)
   with artifacts.atomic_directory(output_dir, replace=replace) as directory:
@@ -97,7 +99,7 @@ def render_glyphs(
       seed.
     directories: Where fonts are; empty: the host's installed fonts.
     processes: Rendering processes; None: one a core.
-    replace: Whether a directory there may be replaced.
+    replace: Whether a data set there may be replaced.
     progress: Called after each step.
 
   Returns:
@@ -107,6 +109,7 @@ def render_glyphs(
     glyph_faces.FaceError: Too few fonts are installed.
     data_sets.DataError, artifacts.ArtifactError: As `build_glyphs`.
   """
+  data_sets.check_output(output_dir, replace=replace)
   points = _points_of(character_set, identities, seed=config.split_seed)
   splits = _splits(len(points), config)
   syllables = glyph_classes.ks_hangul()
