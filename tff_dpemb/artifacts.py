@@ -83,7 +83,11 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     raise ArtifactError(
       f'{str(path)!r} must be a readable file ({error.strerror}).'
     ) from error
-  except (ValueError, RecursionError) as error:
+  except RecursionError as error:
+    raise ArtifactError(
+      f'{str(path)!r} must be JSON, but it is nested too deeply; make it again.'
+    ) from error
+  except ValueError as error:
     raise ArtifactError(
       f'{str(path)!r} must be JSON ({error}); it is damaged, make it again.'
     ) from error
