@@ -13,8 +13,6 @@ import click
 from launch import run_directory
 from tff_dpemb import config
 
-EXIT_RETRY = 75
-
 
 def _run_options(function: Callable[..., Any]) -> Callable[..., Any]:
   for option in (
@@ -61,9 +59,9 @@ def _sigterm_ends_cleanly(run: run_directory.RunDirectory) -> Iterator[None]:
   def stop(number, frame):
     del number, frame
     if run.stop_requested.is_set():
-      os._exit(EXIT_RETRY)
+      os._exit(run_directory.EXIT_RETRY)
     run.stop_requested.set()
-    sys.exit(EXIT_RETRY)
+    sys.exit(run_directory.EXIT_RETRY)
 
   before = signal.signal(signal.SIGTERM, stop)
   try:
@@ -85,8 +83,7 @@ def stage_command(
         module, _, function = stage.partition(':')
         # Imported when needed: TensorFlow takes seconds.
         getattr(importlib.import_module(f'launch.{module}'), function)(run)
-        if run.stop_requested.is_set():
-          sys.exit(EXIT_RETRY)
+        run.stop_if_requested()
 
   return command
 

@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import os
 import pathlib
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from tff_dpemb import artifacts
 from tff_dpemb import config
 
 DEFAULT_RUNS = 'runs'
+EXIT_RETRY = 75  # stopped with its state saved: give the same command again
 _LEDGER = 'ledger.sqlite'
 # May differ between calls: they change nothing that was trained.
 _FREE_KEYS = (
@@ -62,6 +64,11 @@ class RunDirectory:
     """Returns the ledger's URL: one for all runs of this directory."""
     configured = self.config.privacy.ledger
     return configured or f'sqlite:///{(self.runs / _LEDGER).absolute()}'
+
+  def stop_if_requested(self) -> None:
+    """Ends the program, between steps, if SIGTERM asked for it."""
+    if self.stop_requested.is_set():
+      sys.exit(EXIT_RETRY)
 
   def make_restricted(self) -> pathlib.Path:
     """Returns the folder of what must not leave, for the owner's eyes only."""

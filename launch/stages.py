@@ -7,7 +7,6 @@ run's directory and returns nothing; what it found is in its `stage.json`.
 import contextlib
 import dataclasses
 import pathlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -84,7 +83,7 @@ def pretrain(run: Run) -> None:
     ):
 
       def on_progress(done: int, loss: float) -> None:
-        _stop_if_requested(run)
+        run.stop_if_requested()
         bar.update(done - bar.n)
         bar.set_postfix(loss=f'{loss:.3f}')
 
@@ -155,7 +154,7 @@ def train(run: Run) -> None:
       curve.add(0, initial)
 
     def on_round(report: program.RoundReport) -> None:
-      _stop_if_requested(run)
+      run.stop_if_requested()
       bar.update(report.round - bar.n)
       bar.set_postfix(
         clip=f'{report.clip_norm:.3f}',
@@ -296,11 +295,6 @@ def checkpoints_exist(run: Run) -> bool:
   """Returns whether training has a state to resume from."""
   directory = run.training / 'checkpoints'
   return directory.is_dir() and any(directory.iterdir())
-
-
-def _stop_if_requested(run: Run) -> None:
-  if run.stop_requested.is_set():
-    sys.exit(75)  # As run_commands.EXIT_RETRY; a destructor swallowed it.
 
 
 def _refuse_another_start(run, ledger, plan, digest: str) -> None:

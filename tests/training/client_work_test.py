@@ -88,8 +88,6 @@ def _reference(backbone, tuning, weights, head, data):
         variables[i].assign_sub(rates[i] * velocities[i])
   after = [variable.numpy() for variable in backbone.trainable_variables]
   update = [x - y for x, y in zip(weights, after, strict=True)]
-  if tuning.aggregate_head:
-    return update, head
   return update, head
 
 
