@@ -57,6 +57,15 @@ class TestLoad:
       ('[privacy]\nnoise_multiplier = inf', 'must be a finite number'),
       ('[privacy]\nnoise_multiplier = -1', 'noise_multiplier must be'),
       ('[privacy]\nclipping = "none"', "must be 'adaptive' or 'fixed'"),
+      ('[privacy]\nsampler = "all"', "must be 'poisson', 'fixed-size' or"),
+      ('[privacy]\nnoise = "white"', "must be 'independent', 'tree', 'banded'"),
+      ('[privacy]\nadjacency = "none"', 'privacy.adjacency must be'),
+      ('[privacy]\nmin_separation = 0', 'privacy.min_separation must be'),
+      ('[privacy]\nmax_participations = 0', 'max_participations must be'),
+      ('[privacy]\nrestart_every = -1', 'privacy.restart_every must be'),
+      ('[privacy]\nblt_buffers = 6', 'privacy.blt_buffers must be'),
+      ('[privacy]\nbands = 33', 'privacy.bands must be'),
+      ('[privacy]\nbudget_epsilon = inf', 'must be a finite number'),
       ('name = "../up"', 'name must be'),
       ('[privacy]\ndelta = 1.0', 'privacy.delta must be'),
       ('rounds = [', 'must be TOML'),
@@ -122,9 +131,25 @@ class TestRunConfig:
     assert run.digest('serving') != other.digest('serving')
     assert len(run.digest()) == 64
 
-  def test_every_float_of_a_section_refuses_nan(self):
-    for name in config.TrainingConfig.model_fields:
-      value = getattr(config.TrainingConfig(), name)
-      if isinstance(value, float):
-        with pytest.raises(config.ConfigError, match='finite'):
-          config.from_mapping({'name': 'a', 'training': {name: float('nan')}})
+  @pytest.mark.parametrize('bad', [float('nan'), float('inf')])
+  @pytest.mark.parametrize(
+    ('section', 'model'),
+    [
+      ('training', config.TrainingConfig),
+      ('privacy', config.PrivacyConfig),
+      ('pretraining', config.PretrainingConfig),
+      ('synthesis', config.SynthesisConfig),
+      ('export', config.ExportConfig),
+      ('model', config.ModelConfig),
+    ],
+  )
+  def test_every_number_of_a_section_is_finite(self, section, model, bad):
+    names = [
+      name
+      for name in model.model_fields
+      if not isinstance(getattr(model(), name), (str, tuple))
+    ]
+    assert names
+    for name in names:
+      with pytest.raises(config.ConfigError, match=name):
+        config.from_mapping({'name': 'a', section: {name: bad}})

@@ -92,35 +92,69 @@ def extrapolate(
   return found
 
 
-def calibrate(
+def calibrated_mechanism(
+  mechanism: mechanisms.Mechanism,
   *,
-  epsilon: float,
-  delta: float,
-  probability: float,
-  rounds: int,
-  sensitivity: float = 2.0,
-  adjacency: guarantee.Adjacency = guarantee.Adjacency.ADD_OR_REMOVE_ONE,
-) -> float:
-  """Returns the least nominal noise multiplier that keeps to a budget.
+  budget: guarantee.Budget,
+  event: Callable[[mechanisms.Mechanism], dp_event.DpEvent],
+) -> mechanisms.Mechanism:
+  """Returns a mechanism with the least noise that keeps to a budget.
 
-  For Poisson sampling with `probability` (1: everyone, every round). The
-  answer is at most about 0.1 % above the least and checked on the fine grid.
+  The standard deviation of the counts of adaptive clipping stays as it is.
+
+  Args:
+    mechanism: Its noise is replaced.
+    budget: Epsilon at delta.
+    event: What a whole run with a mechanism reveals.
+
+  Raises:
+    PlanError: No noise is enough, or it is more than the virtual clients
+      allow.
+  """
+  share = mechanisms.CLIPPED_COUNT_SHARE
+  stddev = mechanism.count_stddev
+  if mechanisms.is_adaptive(mechanism) and stddev == 0:
+    stddev = share * mechanism.virtual_clients
+
+  def with_noise(multiplier: float) -> mechanisms.Mechanism:
+    if isinstance(mechanism, mechanisms.CorrelatedGaussian):
+      return dataclasses.replace(
+        mechanism, noise_multiplier=multiplier, clipped_count_stddev=stddev
+      )
+    # The count is within the total, so the event is that of fixed clipping.
+    return mechanisms.FixedClipGaussian(mechanism.clip_norm, multiplier)
+
+  def spent(multiplier: float, points: int) -> float:
+    return accounting.guarantee_of_event(
+      event(with_noise(multiplier)),
+      delta=budget.delta,
+      adjacency=budget.adjacency,
+      grid_points=points,
+      cross_check=False,
+    ).epsilon
+
+  found = _least_noise(spent, budget.epsilon)
+  if not isinstance(mechanism, mechanisms.AdaptiveClipGaussian):
+    return with_noise(found)
+  by_default = stddev == share * mechanism.virtual_clients
+  return dataclasses.replace(
+    mechanism,
+    noise_multiplier=found,
+    # So that a cohort that is too small is told how many clients it needs.
+    clipped_count_stddev=None if by_default else stddev,
+  )
+
+
+def _least_noise(spent: Callable[[float, int], float], epsilon: float) -> float:
+  """Returns the least noise multiplier for which `spent` is <= epsilon.
+
+  Args:
+    spent: (noise multiplier, grid points) -> epsilon, falling in the first.
+    epsilon: Budget.
 
   Raises:
     PlanError: No noise multiplier up to 1e6 is enough.
   """
-  guarantee.Budget(epsilon, delta, adjacency)
-
-  def spent(multiplier: float, points: int) -> float:
-    return sampled_epsilon(
-      multiplier / sensitivity,
-      probability=probability,
-      rounds=rounds,
-      delta=delta,
-      adjacency=adjacency,
-      grid_points=points,
-    )
-
   coarse = accounting.COARSE_GRID_POINTS
   high = 1.0
   while spent(high, coarse) > epsilon:
@@ -128,7 +162,8 @@ def calibrate(
     if high > _LARGEST_MULTIPLIER:
       raise guarantee.PlanError(
         f'no noise multiplier up to {_LARGEST_MULTIPLIER:g} gives epsilon'
-        f' {epsilon} at delta {delta:g}; raise the budget.'
+        f' {epsilon:g}; raise the budget, or with adaptive clipping the virtual'
+        ' clients (the clipped counts may cost more than all of it).'
       )
   low = high / 2
   while spent(low, coarse) <= epsilon:
@@ -137,90 +172,6 @@ def calibrate(
   while spent(found, accounting.FINE_GRID_POINTS) > epsilon:
     found *= 1.0005
   return found
-
-
-@dataclasses.dataclass(frozen=True)
-class CohortRow:
-  """One line of a planning table.
-
-  Attributes:
-    users_per_round: Expected users a round.
-    virtual_clients: Slots that they are hashed into.
-    noise_multiplier: Noise on the sum / clip norm that the budget needs.
-    epsilon: What is then spent; at most the budget.
-    noise_of_mean: noise_multiplier / virtual_clients: noise of each coordinate
-      of the mean, in clip norms; the smaller, the better it learns.
-    users_trained: rounds x users_per_round, the cost in local trainings.
-  """
-
-  users_per_round: int
-  virtual_clients: int
-  noise_multiplier: float
-  epsilon: float
-  noise_of_mean: float
-  users_trained: int
-
-
-def cohort_table(
-  population: int,
-  *,
-  epsilon: float,
-  delta: float,
-  rounds: int,
-  users_per_virtual_client: int = 32,
-  cohorts: Sequence[int] = (),
-) -> list[CohortRow]:
-  """Returns what cohorts of several sizes need for a budget.
-
-  Args:
-    population: N users.
-    epsilon: Budget at `delta`, add-or-remove-one-user.
-    delta: In (0, 1 / population).
-    rounds: Rounds, every one charged.
-    users_per_virtual_client: Expected users of a slot.
-    cohorts: Expected users a round; default: doublings up to the population.
-  """
-  if population < 2 or not 0 < delta < 1 / population:
-    raise guarantee.PlanError(
-      'population must be at least 2 and delta in (0, 1 / population), got'
-      f' {population} and {delta}.'
-    )
-  if not cohorts:
-    cohorts = sorted({max(1, population >> halvings) for halvings in range(7)})
-  rows = []
-  for users in cohorts:
-    if not 0 < users <= population:
-      raise guarantee.PlanError(
-        f'a cohort must be in [1, population = {population}], got {users}.'
-      )
-    sharing = users_per_virtual_client > 1
-    sensitivity = mechanisms.sensitivity_multiple(
-      guarantee.Adjacency.ADD_OR_REMOVE_ONE, shares_virtual_client=sharing
-    )
-    multiplier = calibrate(
-      epsilon=epsilon,
-      delta=delta,
-      probability=users / population,
-      rounds=rounds,
-      sensitivity=sensitivity,
-    )
-    clients = max(1, round(users / users_per_virtual_client))
-    rows.append(
-      CohortRow(
-        users_per_round=users,
-        virtual_clients=clients,
-        noise_multiplier=multiplier,
-        epsilon=sampled_epsilon(
-          multiplier / sensitivity,
-          probability=users / population,
-          rounds=rounds,
-          delta=delta,
-        ),
-        noise_of_mean=multiplier / clients,
-        users_trained=rounds * users,
-      )
-    )
-  return rows
 
 
 def sampled_epsilon(

@@ -13,14 +13,20 @@ depends on `sensitivity(adjacency)`, which is a multiple of clip_norm:
 
 The clipped count of adaptive clipping (bits -1/2 and +1/2) doubles in the same
 way: a bit that flips moves the sum by 1, a bit that comes or goes by 1/2.
+
+Independent noise (`FixedClipGaussian`, `AdaptiveClipGaussian`) has an event a
+round; correlated noise (`CorrelatedGaussian`) only one for the whole run.
 """
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 from dp_accounting import dp_event
 
+from tff_dpemb.privacy import checks
+from tff_dpemb.privacy import correlated
+from tff_dpemb.privacy import correlated_sensitivity
 from tff_dpemb.privacy import guarantee
 
 # Standard deviation of the clipped count's noise, as a share of the virtual
@@ -46,34 +52,24 @@ def smallest_cohort(noise_multiplier: float) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class FixedClipGaussian:
-  """Gaussian noise on a sum of updates clipped to a fixed norm.
-
-  Attributes:
-    clip_norm: C > 0, in units of the update.
-    noise_multiplier: Standard deviation of the noise on the sum / C; 0 means
-      no noise and no guarantee.
-  """
+class _ClippedSum:
+  """What all mechanisms share: a clipped sum and Gaussian noise on it."""
 
   clip_norm: float
   noise_multiplier: float
 
   def __post_init__(self):
-    _check_common(self)
-
-  @property
-  def kind(self) -> str:
-    """'fixed'."""
-    return 'fixed'
+    checks.above('clip_norm', self.clip_norm, 0)
+    checks.at_least('noise_multiplier', self.noise_multiplier, 0)
 
   @property
   def value_noise_multiplier(self) -> float:
-    """Noise on the sum of updates / C: all of it."""
+    """Standard deviation of a round's fresh noise / clip_norm."""
     return self.noise_multiplier
 
   @property
-  def clipped_count_stddev(self) -> float:
-    """0: no count is released."""
+  def count_stddev(self) -> float:
+    """Noise on the clipped count; 0 where none is released."""
     return 0.0
 
   def sensitivity(
@@ -82,7 +78,7 @@ class FixedClipGaussian:
     *,
     shares_virtual_client: bool = True,
   ) -> float:
-    """Returns the L2 sensitivity of the sum as a multiple of clip_norm."""
+    """Returns the L2 sensitivity of one round's sum, in clip norms."""
     return sensitivity_multiple(
       adjacency, shares_virtual_client=shares_virtual_client
     )
@@ -93,25 +89,37 @@ class FixedClipGaussian:
     *,
     shares_virtual_client: bool = True,
   ) -> dp_event.DpEvent:
-    """Returns the event of one noisy sum: noise / sensitivity, unsampled."""
+    """Returns the event of all that one round releases, unsampled.
+
+    The sum, and with adaptive clipping the count too (one Gaussian that is
+    exactly as revealing as both): noise_multiplier / sensitivity.
+    """
     return _gaussian(
       self.noise_multiplier,
       self.sensitivity(adjacency, shares_virtual_client=shares_virtual_client),
     )
 
+
+@dataclasses.dataclass(frozen=True)
+class FixedClipGaussian(_ClippedSum):
+  """Gaussian noise on a sum of updates clipped to a fixed norm.
+
+  Attributes:
+    clip_norm: C > 0, in units of the update.
+    noise_multiplier: Standard deviation of the noise on the sum / C; 0 means
+      no noise and no guarantee.
+  """
+
+  kind = 'fixed'
+  clipping = 'fixed'
+
   def to_json(self) -> dict[str, Any]:
     """Returns the parameters as a JSON value."""
-    return {
-      'kind': self.kind,
-      'clip_norm': self.clip_norm,
-      'noise_multiplier': self.noise_multiplier,
-      'value_noise_multiplier': self.value_noise_multiplier,
-      'clipped_count_stddev': self.clipped_count_stddev,
-    }
+    return _common_json(self)
 
 
 @dataclasses.dataclass(frozen=True)
-class AdaptiveClipGaussian:
+class AdaptiveClipGaussian(_ClippedSum):
   """Gaussian noise on a sum clipped to a norm that follows a quantile.
 
   A noisy count of unclipped updates moves the clip norm each round (arXiv
@@ -128,38 +136,19 @@ class AdaptiveClipGaussian:
     learning_rate: Of the clip norm (geometric), >= 0; 0 never adapts.
   """
 
-  clip_norm: float
-  noise_multiplier: float
   virtual_clients: int
   clipped_count_stddev: float | None = None
   target_unclipped_quantile: float = 0.5
   learning_rate: float = 0.2
 
+  kind = 'adaptive'
+  clipping = 'adaptive'
+
   def __post_init__(self):
-    _check_common(self)
-    if self.virtual_clients < 1:
-      raise guarantee.PlanError(
-        f'virtual_clients must be >= 1, got {self.virtual_clients}.'
-      )
-    if not 0 < self.target_unclipped_quantile < 1:
-      raise guarantee.PlanError(
-        'target_unclipped_quantile must be in (0, 1), got'
-        f' {self.target_unclipped_quantile}.'
-      )
-    if not (math.isfinite(self.learning_rate) and self.learning_rate >= 0):
-      raise guarantee.PlanError(
-        f'clip_learning_rate must be finite and >= 0, got {self.learning_rate}.'
-      )
+    super().__post_init__()
     by_default = self.clipped_count_stddev is None
-    if by_default:
-      noisy = self.noise_multiplier > 0
-      default = CLIPPED_COUNT_SHARE * self.virtual_clients if noisy else 0.0
-      object.__setattr__(self, 'clipped_count_stddev', default)
-    stddev = self._count_stddev
-    if not (math.isfinite(stddev) and stddev >= 0):
-      raise guarantee.PlanError(
-        f'clipped_count_stddev must be finite and >= 0, got {stddev}.'
-      )
+    _settle_count_noise(self)
+    stddev = self.count_stddev
     if self.noise_multiplier > 0 and self.noise_multiplier >= 2 * stddev:
       if by_default:
         raise guarantee.PlanError(
@@ -176,47 +165,16 @@ class AdaptiveClipGaussian:
       )
 
   @property
-  def _count_stddev(self) -> float:
-    """sigma_b; never None once the value is made."""
+  def count_stddev(self) -> float:
+    """sigma_b; never None, unlike the field of a value in the making."""
     return float(self.clipped_count_stddev or 0.0)
-
-  @property
-  def kind(self) -> str:
-    """'adaptive'."""
-    return 'adaptive'
 
   @property
   def value_noise_multiplier(self) -> float:
     """z_value = (z_total^-2 - (2 sigma_b)^-2)^-1/2 (arXiv 1905.03871)."""
     if self.noise_multiplier == 0:
       return 0.0
-    return (self.noise_multiplier**-2 - (2 * self._count_stddev) ** -2) ** -0.5
-
-  def sensitivity(
-    self,
-    adjacency: guarantee.Adjacency,
-    *,
-    shares_virtual_client: bool = True,
-  ) -> float:
-    """Returns the L2 sensitivity of the sum as a multiple of clip_norm."""
-    return sensitivity_multiple(
-      adjacency, shares_virtual_client=shares_virtual_client
-    )
-
-  def event(
-    self,
-    adjacency: guarantee.Adjacency,
-    *,
-    shares_virtual_client: bool = True,
-  ) -> dp_event.DpEvent:
-    """Returns the event of one round's sum *and* count, unsampled.
-
-    One Gaussian that is exactly as revealing as `components` together.
-    """
-    return _gaussian(
-      self.noise_multiplier,
-      self.sensitivity(adjacency, shares_virtual_client=shares_virtual_client),
-    )
+    return (self.noise_multiplier**-2 - (2 * self.count_stddev) ** -2) ** -0.5
 
   def components(
     self,
@@ -231,141 +189,294 @@ class AdaptiveClipGaussian:
     return dp_event.ComposedDpEvent(
       [
         _gaussian(self.value_noise_multiplier, multiple),
-        # A bit that comes or goes moves the count by 1/2, one that flips by 1.
-        _gaussian(2 * self._count_stddev, multiple),
+        _count_event(self.count_stddev, multiple),
       ]
     )
 
   def to_json(self) -> dict[str, Any]:
     """Returns the parameters as a JSON value."""
-    return {
-      'kind': self.kind,
-      'clip_norm': self.clip_norm,
-      'noise_multiplier': self.noise_multiplier,
-      'value_noise_multiplier': self.value_noise_multiplier,
-      'clipped_count_stddev': self.clipped_count_stddev,
-      'virtual_clients': self.virtual_clients,
-      'target_unclipped_quantile': self.target_unclipped_quantile,
-      'learning_rate': self.learning_rate,
-    }
+    return _common_json(self) | _adaptive_json(self)
 
 
 @dataclasses.dataclass(frozen=True)
-class TreeGaussian:
-  """Tree-aggregated noise on prefix sums (DP-FTRL, arXiv 2103.00039).
+class CorrelatedGaussian(_ClippedSum):
+  """Gaussian noise that is correlated over rounds, by a `Strategy`.
 
-  No sampling is assumed: each user takes part in at most one round of a tree.
-  Accounting only: no runtime draws it yet.
+  Every round adds y_t = (C^-1 z)_t to its clipped sum, z fresh noise of
+  standard deviation noise_multiplier x clip_norm a coordinate. Needs a schedule
+  that limits how often a user takes part and how far apart; no sampling is
+  assumed. The whole run is one event: no round has one of its own.
+
+  With clipping 'adaptive' the clip norm is constant from one restart to the
+  next, where the buffers are forgotten too, so that noise never cancels noise
+  of another scale; at a restart it moves by
+
+      clip *= exp(-learning_rate x restart_every x (fraction - target))
+
+  where `fraction` is the mean noisy unclipped fraction of the segment that
+  ended (arXiv 1905.03871, a segment at a time). Each round's count is released
+  with independent noise; unlike in `AdaptiveClipGaussian`, noise_multiplier is
+  that of the sum alone and the count's event is composed with it.
 
   Attributes:
-    clip_norm: Fixed for the whole tree, > 0.
-    noise_multiplier: Noise of one tree node / C; 0 means no guarantee.
+    clip_norm: C > 0, or the initial one.
+    noise_multiplier: Fresh noise / clip norm; 0 means no guarantee.
+    strategy: C, with parameters.
+    restart_every: Rounds of a segment; 0 never restarts.
+    clipping: 'fixed' or 'adaptive'.
+    virtual_clients: V, a public constant; for adaptive clipping.
+    clipped_count_stddev: sigma_b, noise on a round's count; default 0.05 V, 0
+      with fixed clipping.
+    target_unclipped_quantile: In (0, 1); share of updates left unclipped.
+    learning_rate: Of the clip norm (geometric), a round, >= 0.
   """
 
-  clip_norm: float
-  noise_multiplier: float
+  strategy: correlated.Strategy
+  restart_every: int = 0
+  clipping: str = 'fixed'
+  virtual_clients: int = 1
+  clipped_count_stddev: float | None = None
+  target_unclipped_quantile: float = 0.5
+  learning_rate: float = 0.2
 
   def __post_init__(self):
-    _check_common(self)
+    super().__post_init__()
+    if not isinstance(self.strategy, correlated.Strategy):
+      raise guarantee.PlanError(
+        'strategy must be Tree, Banded or Blt, got'
+        f' {type(self.strategy).__name__}.'
+      )
+    checks.whole('restart_every', self.restart_every, 0)
+    if self.clipping not in ('fixed', 'adaptive'):
+      raise guarantee.PlanError(
+        f"clipping must be 'fixed' or 'adaptive', got {self.clipping!r}."
+      )
+    if self.clipping == 'fixed' and self.clipped_count_stddev is None:
+      object.__setattr__(self, 'clipped_count_stddev', 0.0)
+    _settle_count_noise(self)
+    if self.clipping == 'fixed' and self.clipped_count_stddev != 0:
+      raise guarantee.PlanError(
+        'clipped_count_stddev must be 0 with fixed clipping, which counts'
+        f' nothing, got {self.clipped_count_stddev}.'
+      )
+    if self.clipping == 'adaptive' and self.restart_every == 0:
+      raise guarantee.PlanError(
+        'restart_every must be > 0 for adaptive clipping with correlated'
+        ' noise (the clip norm moves at restarts only), got 0; set'
+        " restart_every, or clipping = 'fixed'."
+      )
+    adaptive = self.clipping == 'adaptive' and self.noise_multiplier > 0
+    if adaptive and self.clipped_count_stddev == 0:
+      raise guarantee.PlanError(
+        'clipped_count_stddev must be > 0 with noise, got 0; leave it out for'
+        ' 5 % of the virtual clients.'
+      )
 
   @property
   def kind(self) -> str:
-    """'tree'."""
-    return 'tree'
+    """'tree', 'banded' or 'blt'."""
+    return self.strategy.kind
 
   @property
-  def value_noise_multiplier(self) -> float:
-    """Noise of one tree node / C."""
-    return self.noise_multiplier
+  def count_stddev(self) -> float:
+    """sigma_b; never None, unlike the field of a value in the making."""
+    return float(self.clipped_count_stddev or 0.0)
 
-  @property
-  def clipped_count_stddev(self) -> float:
-    """0: no count is released."""
-    return 0.0
+  def stream(self, rounds: int) -> correlated.NoiseStream:
+    """Returns the tables of a run of `rounds` rounds, restarts inside."""
+    return correlated.stream(
+      self.strategy, rounds, restart_every=self.restart_every
+    )
 
-  def sensitivity(
-    self,
-    adjacency: guarantee.Adjacency,
-    *,
-    shares_virtual_client: bool = True,
-  ) -> float:
-    """Returns how far one user moves one node's sum, in clip norms."""
-    return sensitivity_multiple(
-      adjacency, shares_virtual_client=shares_virtual_client
+  def correlated_sensitivity(
+    self, rounds: int, *, participation: correlated.Participation
+  ) -> correlated_sensitivity.Sensitivity:
+    """Returns how far a user moves C x, in units of a round's sensitivity."""
+    return correlated_sensitivity.sensitivity(
+      self.strategy,
+      rounds,
+      participation=participation,
+      restart_every=self.restart_every,
     )
 
   def event(
     self,
     adjacency: guarantee.Adjacency,
     *,
-    steps: int,
     shares_virtual_client: bool = True,
   ) -> dp_event.DpEvent:
-    """Returns the event of one whole tree of `steps` rounds."""
-    if self.noise_multiplier == 0:
-      return dp_event.NonPrivateDpEvent()
+    """Correlated noise has no event of one round: see `run_event`."""
+    raise guarantee.PlanError(
+      'correlated noise is charged once for all its rounds, not a round at a'
+      ' time; use run_event.'
+    )
+
+  def run_event(
+    self,
+    adjacency: guarantee.Adjacency,
+    *,
+    rounds: int,
+    participation: correlated.Participation,
+    shares_virtual_client: bool = True,
+  ) -> dp_event.DpEvent:
+    """Returns the event of all sums and counts of rounds 0 .. rounds - 1.
+
+    A user moves C x by at most sensitivity x `Sensitivity.whole`, whichever
+    segments that spreads over: a segment's clip norm is set by what was
+    released before, and its noise scales with it. The counts see a user
+    `Sensitivity.times` times.
+    """
+    found = self.correlated_sensitivity(rounds, participation=participation)
     multiple = self.sensitivity(
       adjacency, shares_virtual_client=shares_virtual_client
     )
-    # By keyword: the order of these two is easily mistaken.
-    return dp_event.SingleEpochTreeAggregationDpEvent(
-      noise_multiplier=self.noise_multiplier / multiple, step_counts=steps
+    return self._with_counts(found.whole, multiple, found.times)
+
+  def replay_event(
+    self,
+    adjacency: guarantee.Adjacency,
+    *,
+    rounds: int,
+    participation: correlated.Participation,
+    shares_virtual_client: bool = True,
+  ) -> dp_event.DpEvent:
+    """Returns what one round that is drawn again reveals besides the run.
+
+    Its row of C x, with other fresh noise: `Sensitivity.row`; and its count.
+    """
+    found = self.correlated_sensitivity(rounds, participation=participation)
+    multiple = self.sensitivity(
+      adjacency, shares_virtual_client=shares_virtual_client
     )
+    return self._with_counts(found.row, multiple, 1)
 
   def to_json(self) -> dict[str, Any]:
-    """Returns the parameters as a JSON value."""
-    return {
-      'kind': self.kind,
-      'clip_norm': self.clip_norm,
-      'noise_multiplier': self.noise_multiplier,
-      'value_noise_multiplier': self.value_noise_multiplier,
-      'clipped_count_stddev': self.clipped_count_stddev,
+    """Returns the parameters as a JSON value; nothing derived is trusted."""
+    content = _common_json(self) | {
+      'strategy': self.strategy.to_json(),
+      'restart_every': self.restart_every,
+      'clipping': self.clipping,
     }
+    if self.clipping == 'adaptive':
+      content |= _adaptive_json(self)
+    return content
+
+  def _with_counts(
+    self, sensitivity: float, multiple: float, times: int
+  ) -> dp_event.DpEvent:
+    value = _gaussian(self.noise_multiplier, multiple * sensitivity)
+    if self.clipping == 'fixed' or self.noise_multiplier == 0:
+      return value
+    count = _count_event(self.count_stddev, multiple * math.sqrt(times))
+    return dp_event.ComposedDpEvent([value, count])
 
 
-Mechanism = FixedClipGaussian | AdaptiveClipGaussian | TreeGaussian
+Mechanism = FixedClipGaussian | AdaptiveClipGaussian | CorrelatedGaussian
+
+
+def is_adaptive(
+  mechanism: Mechanism,
+) -> TypeGuard[AdaptiveClipGaussian | CorrelatedGaussian]:
+  """Whether the clip norm moves, hence clipped counts are released."""
+  return mechanism.clipping == 'adaptive'
 
 
 def from_json(content: dict[str, Any]) -> Mechanism:
   """Returns the mechanism of `to_json`'s value.
 
   Raises:
-    PlanError: The kind is unknown, a field is missing, or the two noises do
-      not belong to the total.
+    PlanError: The kind is unknown, a field is missing or no number, or the two
+      noises do not belong to the total.
   """
   try:
+    clip_and_noise = (content['clip_norm'], content['noise_multiplier'])
+    adaptive = {
+      name: content[name] for name in _ADAPTIVE_FIELDS if name in content
+    }
+    adaptive['clipped_count_stddev'] = content['clipped_count_stddev']
     match content['kind']:
       case 'fixed':
-        mechanism: Mechanism = FixedClipGaussian(
-          content['clip_norm'], content['noise_multiplier']
-        )
-      case 'tree':
-        mechanism = TreeGaussian(
-          content['clip_norm'], content['noise_multiplier']
-        )
+        mechanism: Mechanism = FixedClipGaussian(*clip_and_noise)
       case 'adaptive':
-        mechanism = AdaptiveClipGaussian(
-          content['clip_norm'],
-          content['noise_multiplier'],
-          virtual_clients=content['virtual_clients'],
-          clipped_count_stddev=content['clipped_count_stddev'],
-          target_unclipped_quantile=content['target_unclipped_quantile'],
-          learning_rate=content['learning_rate'],
+        for name in _ADAPTIVE_FIELDS:
+          content[name]  # All must be there.
+        mechanism = AdaptiveClipGaussian(*clip_and_noise, **adaptive)
+      case 'tree' | 'banded' | 'blt' as kind:
+        strategy = correlated.strategy_from_json(content['strategy'])
+        if strategy.kind != kind:
+          raise guarantee.PlanError(
+            f'strategy must be {kind!r} as the mechanism, got'
+            f' {strategy.kind!r}.'
+          )
+        if content['clipping'] == 'adaptive':
+          for name in _ADAPTIVE_FIELDS:
+            content[name]
+        mechanism = CorrelatedGaussian(
+          *clip_and_noise,
+          strategy,
+          restart_every=content['restart_every'],
+          clipping=content['clipping'],
+          **adaptive,
         )
       case kind:
         raise guarantee.PlanError(
-          f"mechanism kind must be 'fixed', 'adaptive' or 'tree', got {kind!r}."
+          "mechanism kind must be 'fixed', 'adaptive', 'tree', 'banded' or"
+          f" 'blt', got {kind!r}."
         )
   except KeyError as error:
     raise guarantee.PlanError(f'mechanism must have {error}.') from error
-  for name in ('value_noise_multiplier', 'clipped_count_stddev'):
-    stated, computed = content.get(name), getattr(mechanism, name)
-    if stated is None or not math.isclose(stated, computed, rel_tol=1e-9):
+  for name, computed in (
+    ('value_noise_multiplier', mechanism.value_noise_multiplier),
+    ('clipped_count_stddev', mechanism.count_stddev),
+  ):
+    stated: Any = content.get(name)
+    if not checks.is_number(stated) or not math.isclose(
+      stated, computed, rel_tol=1e-9
+    ):
       raise guarantee.PlanError(
         f'{name} must be {computed!r} for noise_multiplier'
         f' {mechanism.noise_multiplier}, got {stated!r}.'
       )
   return mechanism
+
+
+_ADAPTIVE_FIELDS = (
+  'virtual_clients',
+  'target_unclipped_quantile',
+  'learning_rate',
+)
+
+
+def _common_json(mechanism: Mechanism) -> dict[str, Any]:
+  return {
+    'kind': mechanism.kind,
+    'clip_norm': mechanism.clip_norm,
+    'noise_multiplier': mechanism.noise_multiplier,
+    'value_noise_multiplier': mechanism.value_noise_multiplier,
+    'clipped_count_stddev': mechanism.count_stddev,
+  }
+
+
+def _adaptive_json(
+  mechanism: AdaptiveClipGaussian | CorrelatedGaussian,
+) -> dict[str, Any]:
+  return {name: getattr(mechanism, name) for name in _ADAPTIVE_FIELDS}
+
+
+def _settle_count_noise(
+  mechanism: AdaptiveClipGaussian | CorrelatedGaussian,
+) -> None:
+  """Checks the fields of adaptive clipping and sets the default sigma_b."""
+  checks.whole('virtual_clients', mechanism.virtual_clients, 1)
+  checks.inside(
+    'target_unclipped_quantile', mechanism.target_unclipped_quantile, 0, 1
+  )
+  checks.at_least('clip_learning_rate', mechanism.learning_rate, 0)
+  if mechanism.clipped_count_stddev is None:
+    noisy = mechanism.noise_multiplier > 0
+    default = CLIPPED_COUNT_SHARE * mechanism.virtual_clients if noisy else 0.0
+    object.__setattr__(mechanism, 'clipped_count_stddev', default)
+  checks.at_least('clipped_count_stddev', mechanism.clipped_count_stddev, 0)
 
 
 def _gaussian(noise_multiplier: float, multiple: float) -> dp_event.DpEvent:
@@ -374,16 +485,6 @@ def _gaussian(noise_multiplier: float, multiple: float) -> dp_event.DpEvent:
   return dp_event.GaussianDpEvent(noise_multiplier / multiple)
 
 
-def _check_common(mechanism: Any) -> None:
-  if not (math.isfinite(mechanism.clip_norm) and mechanism.clip_norm > 0):
-    raise guarantee.PlanError(
-      f'clip_norm must be finite and > 0, got {mechanism.clip_norm}.'
-    )
-  if not (
-    math.isfinite(mechanism.noise_multiplier)
-    and mechanism.noise_multiplier >= 0
-  ):
-    raise guarantee.PlanError(
-      'noise_multiplier must be finite and >= 0, got'
-      f' {mechanism.noise_multiplier}.'
-    )
+def _count_event(stddev: float, multiple: float) -> dp_event.DpEvent:
+  """A bit that comes or goes moves the count by 1/2, one that flips by 1."""
+  return _gaussian(2 * stddev, multiple)

@@ -2,8 +2,9 @@
 
 What runs is what is accounted: training takes its cohorts, noise and ledger
 entries from the same `PrivacyPlan`. A mismatch (a sampler whose event the
-adjacency does not admit, a cohort too small for adaptive clipping, delta not
-below 1 / population) is refused when the plan is built.
+adjacency does not admit, correlated noise without a schedule, a cohort too
+small for adaptive clipping, delta not below 1 / population) is refused when the
+plan is built.
 """
 
 import dataclasses
@@ -18,109 +19,26 @@ from dp_accounting import dp_event
 from tff_dpemb import config
 from tff_dpemb.privacy import accounting
 from tff_dpemb.privacy import calibration
+from tff_dpemb.privacy import checks
+from tff_dpemb.privacy import correlated_sensitivity
 from tff_dpemb.privacy import guarantee as guarantee_lib
 from tff_dpemb.privacy import mechanisms
+from tff_dpemb.privacy import plan_settings
+from tff_dpemb.privacy import plan_text
+from tff_dpemb.privacy import samplers
 
-ZERO_NOISE_WARNING = 'noise_multiplier is 0: no guarantee.'
+ZERO_NOISE_WARNING = plan_text.ZERO_NOISE_WARNING
+
+PoissonSampler = samplers.PoissonSampler
+FixedSizeSampler = samplers.FixedSizeSampler
+MinSeparationSampler = samplers.MinSeparationSampler
+Sampler = samplers.Sampler
+default_adjacency = samplers.default_adjacency
 
 
 def default_delta(population: int) -> float:
   """Returns population ** -1.1, which is below 1 / population."""
   return float(population) ** -1.1
-
-
-@dataclasses.dataclass(frozen=True)
-class PoissonSampler:
-  """Each user enters each round independently, with one probability.
-
-  Attributes:
-    population: N, the number of users, at least 2.
-    users_per_round: Expected cohort, a public constant in (0, N].
-  """
-
-  population: int
-  users_per_round: float
-
-  kind = 'poisson'
-
-  def __post_init__(self):
-    _check_cohort(self.population, self.users_per_round)
-
-  @property
-  def probability(self) -> float:
-    """q = users_per_round / population: of a *user*, not a virtual client."""
-    return self.users_per_round / self.population
-
-  def event(self, inner: dp_event.DpEvent) -> dp_event.DpEvent:
-    """Returns the event of `inner` on a Poisson sample."""
-    if self.probability == 1 or isinstance(inner, dp_event.NonPrivateDpEvent):
-      return inner
-    return dp_event.PoissonSampledDpEvent(self.probability, inner)
-
-
-@dataclasses.dataclass(frozen=True)
-class FixedSizeSampler:
-  """Exactly users_per_round distinct users a round, drawn afresh each round.
-
-  Only for replace-one adjacency, with a public population size; accounting
-  only: no runtime draws it yet.
-  """
-
-  population: int
-  users_per_round: int
-
-  kind = 'fixed-size'
-
-  def __post_init__(self):
-    _check_cohort(self.population, self.users_per_round)
-    if self.users_per_round != int(self.users_per_round):
-      raise guarantee_lib.PlanError(
-        'users_per_round of fixed-size sampling must be whole, got'
-        f' {self.users_per_round}.'
-      )
-
-  @property
-  def probability(self) -> float:
-    """Share of the users in a round."""
-    return self.users_per_round / self.population
-
-  def event(self, inner: dp_event.DpEvent) -> dp_event.DpEvent:
-    """Returns the event of `inner` on a sample without replacement."""
-    if isinstance(inner, dp_event.NonPrivateDpEvent):
-      return inner
-    return dp_event.SampledWithoutReplacementDpEvent(
-      source_dataset_size=self.population,
-      sample_size=int(self.users_per_round),
-      event=inner,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class OncePerTreeSampler:
-  """Each user takes part in at most one round of the whole run; no sampling.
-
-  Accounting only: no runtime draws it yet.
-  """
-
-  population: int
-  users_per_round: int
-
-  kind = 'once-per-tree'
-
-  def __post_init__(self):
-    _check_cohort(self.population, self.users_per_round)
-
-  @property
-  def probability(self) -> float:
-    """Share of the users in a round; nothing is amplified by it."""
-    return self.users_per_round / self.population
-
-
-Sampler = PoissonSampler | FixedSizeSampler | OncePerTreeSampler
-_SAMPLERS = {
-  cls.kind: cls
-  for cls in (PoissonSampler, FixedSizeSampler, OncePerTreeSampler)
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,13 +69,11 @@ class PrivacyPlan:
   shares_virtual_client: bool = True
 
   def __post_init__(self):
-    if self.virtual_clients < 1:
-      raise guarantee_lib.PlanError(
-        f'virtual_clients must be >= 1, got {self.virtual_clients}.'
-      )
-    if self.rounds < 1:
-      raise guarantee_lib.PlanError(f'rounds must be >= 1, got {self.rounds}.')
-    if not 0 < self.delta < 1 / self.population:
+    checks.whole('virtual_clients', self.virtual_clients, 1)
+    checks.whole('rounds', self.rounds, 1)
+    if not (
+      checks.is_number(self.delta) and 0 < self.delta < 1 / self.population
+    ):
       raise guarantee_lib.PlanError(
         f'delta must be in (0, 1 / population = {1 / self.population:.3g}),'
         f' got {self.delta}; leave it out for population ** -1.1.'
@@ -186,87 +102,172 @@ class PrivacyPlan:
       self.adjacency, shares_virtual_client=self.shares_virtual_client
     )
 
+  @property
+  def is_charged_at_start(self) -> bool:
+    """Whether the first round's entry pays for the whole run.
+
+    So it is where a schedule, not chance, says who takes part: a user's rounds
+    are known beforehand, and no round has an event of its own.
+    """
+    return isinstance(self.sampler, MinSeparationSampler)
+
   def round_event(self) -> dp_event.DpEvent:
     """Returns the event of one round, to be charged before each draw.
 
     Raises:
-      PlanError: The mechanism is a tree, which is charged once as a whole:
-        `event(rounds)`.
+      PlanError: The plan is charged once for all rounds: see `charge_event`.
     """
-    if isinstance(self.mechanism, mechanisms.TreeGaussian) or isinstance(
-      self.sampler, OncePerTreeSampler
-    ):
+    if isinstance(self.sampler, MinSeparationSampler):
       raise guarantee_lib.PlanError(
-        'a tree is charged once for all its rounds, not a round at a time; use'
-        ' plan.event(rounds).'
+        'a plan with a schedule is charged once for all its rounds, not a round'
+        ' at a time; use plan.charge_event or plan.event.'
       )
-    return self.sampler.event(
-      self.mechanism.event(
-        self.adjacency, shares_virtual_client=self.shares_virtual_client
-      )
-    )
+    return self.sampler.event(self._mechanism_event(self.mechanism))
 
-  def event(self, rounds: int) -> dp_event.DpEvent:
-    """Returns the event of `rounds` rounds, replayed ones counted again."""
-    if rounds < 0:
-      raise guarantee_lib.PlanError(f'rounds must be >= 0, got {rounds}.')
-    if rounds == 0:
-      return dp_event.NoOpDpEvent()
-    if isinstance(self.mechanism, mechanisms.TreeGaussian):
-      return self.mechanism.event(
-        self.adjacency,
-        steps=rounds,
-        shares_virtual_client=self.shares_virtual_client,
+  def event(self, rounds: int, replays: int = 0) -> dp_event.DpEvent:
+    """Returns the event of all that a run reveals.
+
+    Args:
+      rounds: Different rounds that drew noise.
+      replays: Draws of a round that had been drawn before.
+
+    Raises:
+      PlanError: A number is negative, or the plan is charged at its start and
+        has fewer rounds.
+    """
+    checks.whole('rounds', rounds, 0)
+    checks.whole('replays', replays, 0)
+    if not self.is_charged_at_start:
+      return self._event_of(self.mechanism, rounds + replays)
+    if rounds > self.rounds:
+      raise guarantee_lib.PlanError(
+        f'rounds must be at most the {self.rounds} planned, got {rounds}; count'
+        ' rounds that were drawn again as replays.'
       )
-    return dp_event.SelfComposedDpEvent(self.round_event(), rounds)
+    whole = self._event_of(self.mechanism, rounds)
+    if replays == 0:
+      return whole
+    again = dp_event.SelfComposedDpEvent(self.replay_event(), replays)
+    return dp_event.ComposedDpEvent([whole, again])
+
+  def replay_event(self) -> dp_event.DpEvent:
+    """Returns what one repeated draw of a round reveals besides the run.
+
+    With first attempts of rounds 0 .. t seen and some drawn again with fresh
+    noise, the rows that were seen are those of C x for one legal sequence x
+    (that of the last attempts), and one more for each repeated draw, whose
+    sensitivity is at most the largest row's.
+    """
+    match self.sampler, self.mechanism:
+      case MinSeparationSampler(), mechanisms.CorrelatedGaussian() as mechanism:
+        return mechanism.replay_event(
+          self.adjacency,
+          rounds=self.rounds,
+          participation=self.sampler.participation,
+          shares_virtual_client=self.shares_virtual_client,
+        )
+      case MinSeparationSampler(), _:
+        return self._mechanism_event(self.mechanism)
+      case _:
+        return self.round_event()
+
+  def charge_event(self, round_number: int, attempt: int) -> dp_event.DpEvent:
+    """Returns what the ledger is charged before a draw.
+
+    Where chance says who takes part, every draw is charged the round's event.
+    Where a schedule does, the first draw of round 0 pays for the whole run,
+    first draws of later rounds are listed at no cost, and every repeated draw
+    pays `replay_event`.
+
+    Args:
+      round_number: From 0.
+      attempt: 1 for the first draw of the round.
+    """
+    checks.whole('round_number', round_number, 0)
+    checks.whole('attempt', attempt, 1)
+    if not self.is_charged_at_start:
+      return self.round_event()
+    if attempt > 1:
+      return self.replay_event()
+    if round_number > 0:
+      return dp_event.NoOpDpEvent()
+    return self.event(self.rounds)
 
   def guarantee(
-    self, rounds_executed: int, *, delta: float | None = None
+    self,
+    rounds_executed: int,
+    *,
+    replays: int = 0,
+    delta: float | None = None,
   ) -> guarantee_lib.Guarantee:
-    """Returns the guarantee of the rounds that drew noise, replays included."""
+    """Returns the guarantee of the rounds that drew noise.
+
+    Args:
+      rounds_executed: Different rounds; where every draw is charged alike,
+        replays may be counted among them.
+      replays: Repeated draws.
+      delta: Default: the plan's.
+    """
     return accounting.guarantee_of_event(
-      self.event(rounds_executed),
+      self.event(rounds_executed, replays),
       delta=self.delta if delta is None else delta,
       adjacency=self.adjacency,
       assumptions=self.assumptions(),
     )
 
-  def naive_epsilon(self, rounds: int | None = None) -> float:
+  def naive_epsilon(self, rounds: int | None = None, replays: int = 0) -> float:
     """Returns epsilon as if one user moved the sum by C only: *not valid*.
 
     The figure that a noise multiplier fed straight into an accountant gives;
     shown for comparison with published ones. Equal to the honest one where
     virtual clients never share.
     """
-    if not self.shares_virtual_client:
-      return self.guarantee(self._rounds(rounds)).epsilon
-    clip, noise = self.mechanism.clip_norm, self.mechanism.noise_multiplier
-    alone: mechanisms.Mechanism = mechanisms.FixedClipGaussian(clip, 2 * noise)
-    if isinstance(self.mechanism, mechanisms.TreeGaussian):
-      alone = mechanisms.TreeGaussian(clip, 2 * noise)
-    other = dataclasses.replace(self, mechanism=alone)
-    return other.guarantee(self._rounds(rounds)).epsilon
+    rounds = self._rounds(rounds)
+    plan = self
+    if self.shares_virtual_client:
+      plan = dataclasses.replace(self, mechanism=_doubled(self.mechanism))
+    return plan.guarantee(rounds, replays=replays).epsilon
 
-  def unamplified_epsilon(self, rounds: int | None = None) -> float:
+  def unamplified_epsilon(
+    self, rounds: int | None = None, replays: int = 0
+  ) -> float:
     """Returns epsilon if nothing is gained from secret sampling."""
-    return self.unamplified_guarantee(rounds).epsilon
+    return self.unamplified_guarantee(rounds, replays).epsilon
 
   def unamplified_guarantee(
-    self, rounds: int | None = None
+    self, rounds: int | None = None, replays: int = 0
   ) -> guarantee_lib.Guarantee:
-    """Returns the conservative guarantee: every user in every round."""
+    """Returns the guarantee without gain from secrecy: everyone, every round.
+
+    With a schedule there is no such gain: it is `guarantee`.
+    """
     number = self._rounds(rounds)
-    if isinstance(self.mechanism, mechanisms.TreeGaussian):
-      return self.guarantee(number)
-    inner = self.mechanism.event(
-      self.adjacency, shares_virtual_client=self.shares_virtual_client
-    )
+    if self.is_charged_at_start:
+      return self.guarantee(number, replays=replays)
     return accounting.guarantee_of_event(
-      dp_event.SelfComposedDpEvent(inner, number),
+      dp_event.SelfComposedDpEvent(
+        self._mechanism_event(self.mechanism), number + replays
+      ),
       delta=self.delta,
       adjacency=self.adjacency,
       assumptions=('Every user is taken to be in every round.',),
     )
+
+  def calibrate(self, epsilon: float) -> 'PrivacyPlan':
+    """Returns this plan with the least noise that keeps to `epsilon`.
+
+    At the plan's delta, for all its rounds without replays. The noise is at
+    most about 0.1 % above the least.
+
+    Raises:
+      PlanError: No noise is enough, or it is more than the cohort allows.
+    """
+    found = calibration.calibrated_mechanism(
+      self.mechanism,
+      budget=guarantee_lib.Budget(epsilon, self.delta, self.adjacency),
+      event=lambda mechanism: self._event_of(mechanism, self.rounds),
+    )
+    return dataclasses.replace(self, mechanism=found)
 
   def extrapolate(
     self,
@@ -286,51 +287,24 @@ class PrivacyPlan:
       if self.shares_virtual_client
       else 'No virtual client holds more than one user'
     )
-    if isinstance(self.sampler, PoissonSampler):
-      sampling = (
-        'Each user enters each round independently with probability'
-        f' {self.sampling_probability:.6g}, and who did is not published.'
-      )
-    elif isinstance(self.sampler, FixedSizeSampler):
-      sampling = (
-        f'Each round draws {self.users_per_round:g} distinct users of'
-        f' {self.population}, and who was drawn is not published.'
-      )
-    else:
-      sampling = 'Each user takes part in at most one round of the tree.'
     return (
-      sampling,
+      self.sampler.assumption(),
       f'{shared}: one user moves the sum by at most {self.sensitivity:g} x'
       ' clip_norm.',
     )
 
-  def explain(self) -> list[str]:
-    """Returns lines for people: noise split, signal, what is released."""
-    mechanism = self.mechanism
-    ratio = mechanism.value_noise_multiplier / self.virtual_clients
-    lines = [
-      f'population {self.population}, {self.users_per_round:g} users a round'
-      f' (q = {self.sampling_probability:.4g}) in {self.virtual_clients}'
-      f' virtual clients, {self.rounds} rounds',
-      f'{mechanism.kind} clip {mechanism.clip_norm:g}; one user moves the sum'
-      f' by at most {self.sensitivity:g} x clip',
-      f'noise multiplier: total {mechanism.noise_multiplier:.6g}, on the value'
-      f' {mechanism.value_noise_multiplier:.6g}, clipped count stddev'
-      f' {mechanism.clipped_count_stddev:.6g}',
-      f'noise of the mean per coordinate: {ratio:.4g} x clip',
-    ]
-    if mechanism.noise_multiplier == 0:
-      lines.append(ZERO_NOISE_WARNING)
-    if getattr(mechanism, 'learning_rate', 1.0) == 0:
-      lines.append('warning: clip_learning_rate is 0: the clip never adapts.')
-    return lines
+  def explain(self, parameters: int | None = None) -> list[str]:
+    """Returns lines for people: noise split, signal, gain, warnings.
+
+    Args:
+      parameters: Numbers that are aggregated; adds a line on noise and signal.
+    """
+    return plan_text.explain(self, parameters)
 
   def to_json(self) -> dict[str, Any]:
     """Returns the whole plan as a JSON value."""
     return {
-      'sampler': self.sampler.kind,
-      'population': self.population,
-      'users_per_round': self.users_per_round,
+      **self.sampler.to_json(),
       'virtual_clients': self.virtual_clients,
       'rounds': self.rounds,
       'delta': self.delta,
@@ -341,19 +315,30 @@ class PrivacyPlan:
 
   @classmethod
   def from_json(cls, content: dict[str, Any]) -> 'PrivacyPlan':
-    """Inverse of `to_json`; a value that breaks a rule raises PlanError."""
+    """Inverse of `to_json`; a value that breaks a rule raises PlanError.
+
+    Sensitivities are computed from the values, never read.
+    """
     try:
-      sampler = _SAMPLERS[content['sampler']](
-        content['population'], content['users_per_round']
-      )
+      relation = content['adjacency']
+      if relation not in list(guarantee_lib.Adjacency):
+        raise guarantee_lib.PlanError(
+          'adjacency must be one of'
+          f' {", ".join(guarantee_lib.Adjacency)}, got {relation!r}.'
+        )
+      shares = content['shares_virtual_client']
+      if not isinstance(shares, bool):
+        raise guarantee_lib.PlanError(
+          f'shares_virtual_client must be true or false, got {shares!r}.'
+        )
       return cls(
-        sampler=sampler,
+        sampler=samplers.from_json(content),
         mechanism=mechanisms.from_json(content['mechanism']),
         virtual_clients=content['virtual_clients'],
         rounds=content['rounds'],
         delta=content['delta'],
-        adjacency=guarantee_lib.Adjacency(content['adjacency']),
-        shares_virtual_client=content['shares_virtual_client'],
+        adjacency=guarantee_lib.Adjacency(relation),
+        shares_virtual_client=shares,
       )
     except KeyError as error:
       raise guarantee_lib.PlanError(f'a plan must have {error}.') from error
@@ -365,6 +350,36 @@ class PrivacyPlan:
 
   def _rounds(self, rounds: int | None) -> int:
     return self.rounds if rounds is None else rounds
+
+  def _mechanism_event(
+    self, mechanism: mechanisms.Mechanism
+  ) -> dp_event.DpEvent:
+    return mechanism.event(
+      self.adjacency, shares_virtual_client=self.shares_virtual_client
+    )
+
+  def _event_of(
+    self, mechanism: mechanisms.Mechanism, rounds: int
+  ) -> dp_event.DpEvent:
+    """Returns the event of the first `rounds` rounds with a mechanism."""
+    if rounds == 0:
+      return dp_event.NoOpDpEvent()
+    match self.sampler, mechanism:
+      case MinSeparationSampler(), mechanisms.CorrelatedGaussian():
+        return mechanism.run_event(
+          self.adjacency,
+          rounds=rounds,
+          participation=self.sampler.participation,
+          shares_virtual_client=self.shares_virtual_client,
+        )
+      case MinSeparationSampler(), _:
+        return dp_event.SelfComposedDpEvent(
+          self._mechanism_event(mechanism),
+          self.sampler.participation.most(rounds),
+        )
+      case _:
+        inner = self._mechanism_event(mechanism)
+        return dp_event.SelfComposedDpEvent(self.sampler.event(inner), rounds)
 
 
 def plan_from_config(
@@ -386,11 +401,6 @@ def plan_from_config(
   Raises:
     PlanError: A value breaks a rule; the message says which and the remedy.
   """
-  if population < 2:
-    raise guarantee_lib.PlanError(
-      f'population must be at least 2 users, got {population}; one user cannot'
-      ' hide among others.'
-    )
   if (
     not shares_virtual_client
     and privacy.virtual_clients != privacy.users_per_round
@@ -401,71 +411,86 @@ def plan_from_config(
       f' and {privacy.users_per_round}; set virtual_clients ='
       f' {privacy.users_per_round}, or share virtual clients.'
     )
-  if privacy.clipping == 'adaptive':
-    mechanism: mechanisms.Mechanism = mechanisms.AdaptiveClipGaussian(
-      privacy.clip_norm,
-      privacy.noise_multiplier,
-      virtual_clients=privacy.virtual_clients,
-      target_unclipped_quantile=privacy.target_unclipped_quantile,
-      learning_rate=privacy.clip_learning_rate,
-    )
+  sampler = plan_settings.sampler_from_config(privacy, population, rounds)
+  if privacy.adjacency is None:
+    adjacency = default_adjacency(sampler)
   else:
-    mechanism = mechanisms.FixedClipGaussian(
-      privacy.clip_norm, privacy.noise_multiplier
-    )
+    adjacency = guarantee_lib.Adjacency(privacy.adjacency)
   delta = privacy.delta
   return PrivacyPlan(
-    sampler=PoissonSampler(population, privacy.users_per_round),
-    mechanism=mechanism,
+    sampler=sampler,
+    mechanism=plan_settings.mechanism_from_config(privacy, sampler, rounds),
     virtual_clients=privacy.virtual_clients,
     rounds=rounds,
     delta=default_delta(population) if delta is None else delta,
+    adjacency=adjacency,
     shares_virtual_client=shares_virtual_client,
   )
 
 
-def _check_cohort(population: int, users_per_round: float) -> None:
-  if population < 2:
-    raise guarantee_lib.PlanError(
-      f'population must be at least 2 users, got {population}.'
-    )
-  if not (math.isfinite(users_per_round) and 0 < users_per_round <= population):
-    raise guarantee_lib.PlanError(
-      f'users_per_round must be in (0, population = {population}], got'
-      f' {users_per_round}.'
-    )
+def _doubled(mechanism: mechanisms.Mechanism) -> mechanisms.Mechanism:
+  """Returns the mechanism with twice the noise, for `naive_epsilon` alone."""
+  noise = 2 * mechanism.noise_multiplier
+  if not isinstance(mechanism, mechanisms.CorrelatedGaussian):
+    # The count's noise is within the total: the event is that of fixed clips.
+    return mechanisms.FixedClipGaussian(mechanism.clip_norm, noise)
+  return dataclasses.replace(
+    mechanism,
+    noise_multiplier=noise,
+    clipped_count_stddev=2 * mechanism.count_stddev,
+  )
 
 
 def _check_match(plan: PrivacyPlan) -> None:
-  tree = isinstance(plan.mechanism, mechanisms.TreeGaussian)
-  match plan.sampler:
-    case PoissonSampler():
-      legal = guarantee_lib.Adjacency.ADD_OR_REMOVE_ONE
-    case FixedSizeSampler():
-      legal = guarantee_lib.Adjacency.REPLACE_ONE
-    case OncePerTreeSampler():
-      legal = guarantee_lib.Adjacency.ZERO_OUT
-      if plan.rounds * plan.users_per_round > plan.population:
-        raise guarantee_lib.PlanError(
-          'rounds x users_per_round must be at most the population'
-          f' {plan.population} when each user takes part once, got'
-          f' {plan.rounds} x {plan.users_per_round:g}.'
-        )
-  if tree != isinstance(plan.sampler, OncePerTreeSampler):
+  sampler, mechanism = plan.sampler, plan.mechanism
+  if plan.adjacency not in sampler.adjacencies:
+    legal = ' or '.join(sampler.adjacencies)
     raise guarantee_lib.PlanError(
-      'sampler and mechanism must belong together: a tree goes with'
-      f' once-per-tree, got {plan.sampler.kind} with {plan.mechanism.kind}.'
-    )
-  if plan.adjacency is not legal:
-    raise guarantee_lib.PlanError(
-      f'adjacency must be {legal.value} for {plan.sampler.kind} sampling, got'
+      f'adjacency must be {legal} for {sampler.kind} sampling, got'
       f' {plan.adjacency.value}.'
     )
   if (
-    isinstance(plan.mechanism, mechanisms.AdaptiveClipGaussian)
-    and plan.mechanism.virtual_clients != plan.virtual_clients
+    mechanisms.is_adaptive(mechanism)
+    and mechanism.virtual_clients != plan.virtual_clients
   ):
     raise guarantee_lib.PlanError(
       'virtual_clients of plan and mechanism must be equal, got'
-      f' {plan.virtual_clients} and {plan.mechanism.virtual_clients}.'
+      f' {plan.virtual_clients} and {mechanism.virtual_clients}.'
     )
+  if isinstance(sampler, MinSeparationSampler):
+    most = sampler.min_separation * sampler.max_participations
+    if plan.rounds > most:
+      raise guarantee_lib.PlanError(
+        f'rounds must be at most min_separation x max_participations ='
+        f' {sampler.min_separation} x {sampler.max_participations}, beyond'
+        f' which nobody is left, got {plan.rounds}; raise max_participations'
+        ' or run fewer rounds.'
+      )
+  if not isinstance(mechanism, mechanisms.CorrelatedGaussian):
+    return
+  if not isinstance(sampler, MinSeparationSampler):
+    raise plan_settings.needs_schedule(mechanism.kind, sampler)
+  found = mechanism.correlated_sensitivity(
+    plan.rounds, participation=sampler.participation
+  )
+  if mechanism.clipping == 'adaptive' and mechanism.noise_multiplier > 0:
+    _check_count_noise(plan, mechanism, found)
+
+
+def _check_count_noise(
+  plan: PrivacyPlan,
+  mechanism: mechanisms.CorrelatedGaussian,
+  found: correlated_sensitivity.Sensitivity,
+) -> None:
+  """Refuses counts that reveal more than the sums that they serve."""
+  least = math.sqrt(found.times) * mechanism.noise_multiplier / 2 / found.whole
+  if mechanism.count_stddev >= least:
+    return
+  share = mechanisms.CLIPPED_COUNT_SHARE
+  raise guarantee_lib.PlanError(
+    f'clipped_count_stddev must be at least {least:.4g} (counts would reveal'
+    f' more than the sums), got {mechanism.count_stddev:.4g}, which by'
+    f' default is {share:g} x virtual_clients = {plan.virtual_clients}; raise'
+    f' virtual_clients to {math.ceil(least / share)}, lower the noise, or use'
+    " clipping = 'fixed'."
+  )
