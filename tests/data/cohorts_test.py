@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 
@@ -67,6 +69,126 @@ class TestDrawCohort:
   def test_illegal_population(self):
     with pytest.raises(ValueError, match='population must be >= 0, got -1'):
       cohorts.draw_cohort(-1, 0.5, rng=_rng())
+
+
+class TestDrawFixedSize:
+  @pytest.mark.parametrize('size', [0, 1, 7, 300, 1000])
+  def test_exactly_so_many_distinct_users(self, size):
+    cohort = cohorts.draw_fixed_size(1000, size, rng=_rng())
+    assert cohort.dtype == np.int64
+    assert len(np.unique(cohort)) == size
+    assert np.all((cohort >= 0) & (cohort < 1000))
+
+  def test_every_pair_is_as_likely(self):
+    # 6 000 draws of 4 users of 8: each of the 28 pairs comes with probability
+    # 4 * 3 / (8 * 7). Within 5.5 standard errors: false alarms below 2e-6.
+    draws, rng = 6000, _rng(3)
+    taken = np.zeros((draws, 8))
+    for row in taken:
+      row[cohorts.draw_fixed_size(8, 4, rng=rng)] = 1
+    pairs = (taken.T @ taken / draws)[np.triu_indices(8, 1)]
+    p = 12 / 56
+    assert np.abs(pairs - p).max() < 5.5 * np.sqrt(p * (1 - p) / draws)
+
+  @pytest.mark.parametrize('size', [-1, 6])
+  def test_illegal_size(self, size):
+    with pytest.raises(
+      ValueError, match=r'size must be in \[0, population = 5'
+    ):
+      cohorts.draw_fixed_size(5, size, rng=_rng())
+
+
+def _schedule(population=1000, separation=7, most=3, *, key=bytes(range(16))):
+  return cohorts.Schedule(
+    population, separation, max_participations=most, key=key
+  )
+
+
+class TestSchedule:
+  @pytest.mark.parametrize(
+    ('rounds', 'separation', 'most'),
+    [(30, 7, 3), (30, 7, 100), (10, 1, 4), (5, 9, 1), (40, 10, 2)],
+  )
+  def test_nobody_comes_too_often_or_too_early(self, rounds, separation, most):
+    schedule = _schedule(200, separation, most)
+    rounds_of = {user: [] for user in range(200)}
+    for number in range(rounds):
+      for user in schedule.users(number).tolist():
+        rounds_of[user].append(number)
+    for taken in rounds_of.values():
+      assert len(taken) <= most
+      assert all(
+        later - earlier == separation
+        for earlier, later in itertools.pairwise(taken)
+      )
+      if separation <= rounds:  # All do come, as often as fits.
+        fits = len(range(taken[0], rounds, separation))
+        assert taken[0] < separation and len(taken) == min(most, fits)
+
+  def test_users_of_a_period_are_a_partition(self):
+    schedule = _schedule()
+    period = [schedule.users(number) for number in range(7)]
+    assert sorted(np.concatenate(period).tolist()) == list(range(1000))
+    for number in range(7):
+      again = schedule.users(number + 14)
+      np.testing.assert_array_equal(period[number], again)
+      assert not len(schedule.users(number + 21))  # Three times is enough.
+
+  def test_a_phase_depends_on_the_key_and_the_own_index_alone(self):
+    small, large = _schedule(400), _schedule(1000)
+    other = _schedule(1000, key=bytes(16))
+    for number in range(7):
+      users = large.users(number)
+      np.testing.assert_array_equal(small.users(number), users[users < 400])
+    assert any(
+      not np.array_equal(large.users(number), other.users(number))
+      for number in range(7)
+    )
+
+  def test_phases_are_uniform_and_pairs_independent(self):
+    # 4 000 keys, 6 users, 4 phases. Counts of each user in each phase, and of
+    # each pair in one phase, have deviation sqrt(4000 * 3/16); 5.5 of them over
+    # 24 + 15 statistics: a false alarm in 2e-6 of seeds.
+    keys, rng = 4000, _rng(5)
+    counts, together = np.zeros((6, 4)), np.zeros((6, 6))
+    for _ in range(keys):
+      schedule = _schedule(6, 4, key=rng.bytes(16))
+      for phase in range(4):
+        users = schedule.users(phase)
+        counts[users, phase] += 1
+        together[np.ix_(users, users)] += 1
+    bound = 5.5 * np.sqrt(keys * 3 / 16)
+    assert np.abs(counts - keys / 4).max() < bound
+    pairs = together[np.triu_indices(6, 1)]
+    assert np.abs(pairs - keys / 4).max() < bound
+
+  def test_a_cohort_may_be_changed_by_its_reader(self):
+    schedule = _schedule()
+    before = schedule.users(0)
+    schedule.users(0)[:] = -1
+    np.testing.assert_array_equal(schedule.users(0), before)
+
+  @pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+      ((-1, 2, 2), 'population must be >= 0, got -1'),
+      ((5, 0, 2), 'min_separation must be >= 1, got 0'),
+      ((5, 2, 0), 'max_participations must be >= 1, got 0'),
+    ],
+  )
+  def test_illegal_values(self, arguments, message):
+    with pytest.raises(ValueError, match=message):
+      _schedule(*arguments)
+
+  def test_a_key_must_be_given(self):
+    with pytest.raises(ValueError, match='must be 16 bytes, got 0'):
+      _schedule(key=b'')
+    with pytest.raises(ValueError, match='round_number must be >= 0, got -1'):
+      _schedule().users(-1)
+
+  def test_keys_are_new_each_time(self):
+    # 128 bits each: equal ones would be an error, not chance.
+    assert len({cohorts.new_schedule_key() for _ in range(8)}) == 8
 
 
 class TestAssignVirtualClients:

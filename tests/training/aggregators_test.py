@@ -10,11 +10,41 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tff_dpemb.privacy import correlated
 from tff_dpemb.privacy import mechanisms
 from tff_dpemb.training import aggregators
+from tff_dpemb.training import noise_queries
 
 _TYPE = tff.types.to_type([(np.float32, [2, 3]), (np.float32, [6])])
 _TINY = 1e-9
+_ROUNDS = 12
+_BLT = correlated.Blt((0.9, 0.5), (0.3, 0.2))
+_KINDS = ('fixed', 'adaptive', 'tree', 'banded', 'blt', 'tree-adaptive')
+# Tensors of the type, and the clipped count when adaptive.
+_SEEDS = dict(zip(_KINDS, (2, 3, 2, 2, 2, 3), strict=True))
+
+
+def _mechanism(kind, noise_multiplier, *, clip_norm=1.0):
+  common = (clip_norm, noise_multiplier)
+  match kind:
+    case 'fixed':
+      return mechanisms.FixedClipGaussian(*common)
+    case 'adaptive':
+      return mechanisms.AdaptiveClipGaussian(*common, virtual_clients=20)
+    case 'tree':
+      return mechanisms.CorrelatedGaussian(*common, correlated.Tree())
+    case 'banded':
+      strategy = correlated.Banded(4)
+      return mechanisms.CorrelatedGaussian(*common, strategy, restart_every=5)
+    case 'blt':
+      return mechanisms.CorrelatedGaussian(*common, _BLT)
+  return mechanisms.CorrelatedGaussian(
+    *common,
+    correlated.Tree(),
+    restart_every=4,
+    clipping='adaptive',
+    virtual_clients=20,
+  )
 
 
 def _client(scale=1.0):
@@ -23,7 +53,7 @@ def _client(scale=1.0):
 
 def _run(mechanism, clients, *, denominator=1.0, value_type=_TYPE):
   process = aggregators.build_aggregator(
-    mechanism, denominator=denominator
+    mechanism, denominator=denominator, rounds=_ROUNDS
   ).create(value_type)
   state = aggregators.with_fresh_noise_seeds(process.initialize())
   return process.next(state, clients)
@@ -33,27 +63,27 @@ def _norm(value):
   return math.sqrt(sum(float(np.sum(np.square(x))) for x in value))
 
 
-@pytest.mark.parametrize(
-  'bad', [np.nan, np.inf, -np.inf, 1e30], ids=['nan', 'inf', '-inf', '1e30']
-)
-@pytest.mark.parametrize('kind', ['fixed', 'adaptive'])
-def test_a_non_finite_update_counts_as_zero(tff_worker, bad, kind):
-  """TFF's own factories return NaN for these; see Bounded in the module."""
-  mechanism = (
-    mechanisms.FixedClipGaussian(1.0, _TINY)
-    if kind == 'fixed'
-    else mechanisms.AdaptiveClipGaussian(1.0, _TINY, virtual_clients=20)
-  )
-  poisoned = _client()
-  poisoned[1][3] = bad
+@pytest.mark.parametrize('kind', _KINDS)
+def test_a_non_finite_update_counts_as_zero(tff_worker, kind):
+  """TFF's own factories return NaN for these; see Bounded in the module.
+
+  The same seeds are used for every round, so results are equal with the noise.
+  """
+  process = aggregators.build_aggregator(
+    _mechanism(kind, 1.0), denominator=1.0, rounds=_ROUNDS
+  ).create(_TYPE)
+  state = aggregators.with_fresh_noise_seeds(process.initialize())
   clean = [_client(0.1 * i) for i in range(19)]
-  with_bad = _run(mechanism, [*clean, poisoned])
-  with_zero = _run(mechanism, [*clean, _client(0.0)])
-  for ours, theirs in zip(with_bad.result, with_zero.result, strict=True):
-    assert np.all(np.isfinite(ours))
-    np.testing.assert_allclose(ours, theirs, atol=1e-6)
-  assert with_bad.measurements['zeroed'] == 1
+  with_zero = process.next(state, [*clean, _client(0.0)])
   assert with_zero.measurements['zeroed'] == 0
+  for bad in (np.nan, np.inf, -np.inf, 1e30):
+    poisoned = _client()
+    poisoned[1][3] = bad
+    with_bad = process.next(state, [*clean, poisoned])
+    for ours, theirs in zip(with_bad.result, with_zero.result, strict=True):
+      assert np.all(np.isfinite(ours))
+      np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert with_bad.measurements['zeroed'] == 1
 
 
 def test_sum_is_clipped_and_divided_by_the_public_constant(tff_worker):
@@ -75,15 +105,22 @@ def test_one_user_moves_the_sum_by_up_to_twice_the_clip(tff_worker):
   assert moved >= 1.99 * 0.5
 
 
-def test_noise_has_the_stated_deviation_and_tensors_do_not_share_it(tff_worker):
-  """20 000 draws a tensor; bounds of 5 sigma: false alarm below 1e-5."""
+@pytest.mark.parametrize('kind', _KINDS)
+def test_noise_has_the_stated_deviation_and_tensors_do_not_share_it(
+  tff_worker, kind
+):
+  """20 000 draws a tensor; bounds of 5 sigma: false alarm below 4e-6 a kind.
+
+  Round 0 of correlated noise is all fresh. Later rounds are compared with the
+  stream, number for number, in noise_queries_test.
+  """
   size = 20_000
   value_type = tff.types.to_type([(np.float32, [size]), (np.float32, [size])])
-  mechanism = mechanisms.FixedClipGaussian(2.0, 1.5)
+  mechanism = _mechanism(kind, 1.5, clip_norm=2.0)
   zeros = [np.zeros([size], np.float32)] * 2
   first, second = _run(mechanism, [zeros], value_type=value_type).result
   again, _ = _run(mechanism, [zeros], value_type=value_type).result
-  expected = 2.0 * 1.5
+  expected = 2.0 * mechanism.value_noise_multiplier
   for noise in (first, second, again):
     assert np.std(noise) == pytest.approx(
       expected, abs=5 * expected / math.sqrt(2 * size)
@@ -123,11 +160,11 @@ def test_adaptive_clip_moves_towards_the_updates(tff_worker):
   assert 0.1 * math.exp(0.9) < clips[-1] < 0.1 * math.exp(1.5)
 
 
-def test_an_unknown_mechanism_is_refused():
-  with pytest.raises(ValueError, match='mechanism must be'):
-    aggregators.build_aggregator(
-      mechanisms.TreeGaussian(1.0, 1.0), denominator=1.0
-    )
+def test_what_cannot_be_carried_out_is_refused():
+  with pytest.raises(ValueError, match='mechanism must be a value of'):
+    aggregators.build_aggregator(correlated.Tree(), denominator=1.0)
+  with pytest.raises(ValueError, match='rounds must be >= 1 for correlated'):
+    aggregators.build_aggregator(_mechanism('tree', 1.0), denominator=1.0)
 
 
 def _seeds(state):
@@ -138,29 +175,23 @@ def _seeds(state):
       value = getattr(state, name)
       found += (
         [np.asarray(value).ravel()]
-        if name == aggregators.SEEDS_FIELD
+        if name == noise_queries.SEEDS_FIELD
         else _seeds(value)
       )
     return found
   return []
 
 
-@pytest.mark.parametrize('kind', ['fixed', 'adaptive'])
+@pytest.mark.parametrize('kind', _KINDS)
 def test_seeds_are_128_bits_a_tensor_and_do_not_outlive_the_round(
   tff_worker, kind
 ):
-  mechanism = (
-    mechanisms.FixedClipGaussian(1.0, 1.0)
-    if kind == 'fixed'
-    else mechanisms.AdaptiveClipGaussian(1.0, 1.0, virtual_clients=20)
-  )
-  process = aggregators.build_aggregator(mechanism, denominator=1.0).create(
-    _TYPE
-  )
+  process = aggregators.build_aggregator(
+    _mechanism(kind, 1.0), denominator=1.0, rounds=_ROUNDS
+  ).create(_TYPE)
   seeded = aggregators.with_fresh_noise_seeds(process.initialize())
   used = np.concatenate(_seeds(seeded))
-  # Two tensors, and the clipped count when adaptive: two int64 each.
-  assert len(used) == (4 if kind == 'fixed' else 6)
+  assert len(used) == 2 * _SEEDS[kind]  # Two int64 each.
   assert len(set(used.tolist())) == len(used)
   output = process.next(seeded, [_client()] * 20)
   assert not np.concatenate(_seeds(output.state)).any()
@@ -168,16 +199,11 @@ def test_seeds_are_128_bits_a_tensor_and_do_not_outlive_the_round(
   assert not set(np.concatenate(_seeds(again)).tolist()) & set(used.tolist())
 
 
-@pytest.mark.parametrize('kind', ['fixed', 'adaptive'])
+@pytest.mark.parametrize('kind', _KINDS)
 def test_a_round_without_seeds_fails_closed(tff_worker, kind):
   """Zero seeds would be known noise: the result must be of no use at all."""
-  mechanism = (
-    mechanisms.FixedClipGaussian(1.0, 1.0)
-    if kind == 'fixed'
-    else mechanisms.AdaptiveClipGaussian(1.0, 1.0, virtual_clients=20)
-  )
-  process = aggregators.build_aggregator(mechanism, denominator=1.0).create(
-    _TYPE
-  )
+  process = aggregators.build_aggregator(
+    _mechanism(kind, 1.0), denominator=1.0, rounds=_ROUNDS
+  ).create(_TYPE)
   output = process.next(process.initialize(), [_client()] * 20)
   assert all(np.isnan(x).all() for x in output.result)

@@ -25,7 +25,14 @@ def _run_config(**training):
   )
 
 
-def _build(pure, backbone, *, clip_norm=0.5, **training):
+def _build(
+  pure,
+  backbone,
+  *,
+  clip_norm=0.5,
+  local_update=client_work.client_update,
+  **training,
+):
   run_config = _run_config(**training)
   weights = [variable.numpy() for variable in backbone.trainable_variables]
   return process.build_process(
@@ -37,6 +44,7 @@ def _build(pure, backbone, *, clip_norm=0.5, **training):
     initial_weights=weights,
     server_learning_rate=run_config.training.server_learning_rate,
     server_momentum=run_config.training.server_momentum,
+    local_update=local_update,
   )
 
 
@@ -110,6 +118,39 @@ def test_a_poisoned_server_stays_finite(tff_worker, pure, backbone):
     backbone.trainable_variables, state.weights, strict=True
   ):
     np.testing.assert_allclose(after, before.numpy(), atol=1e-6)
+
+
+def test_local_work_may_be_wrapped(tff_worker, pure, backbone):
+  """An audit's canary: a client of one image sends ones, the others train."""
+
+  def with_canary(pure, tuning, weights, data):
+    update, metrics = client_work.client_update(pure, tuning, weights, data)
+    is_canary = tf.equal(tf.shape(data.labels)[0], 1)
+    ones = [tf.ones_like(tensor) for tensor in update]
+    return [
+      tf.where(is_canary, one, own)
+      for one, own in zip(ones, update, strict=True)
+    ], metrics
+
+  iterative = _build(pure, backbone, clip_norm=0.5, local_update=with_canary)
+  start = iterative.initialize()
+  rng = np.random.default_rng(0)
+  state, _ = iterative.next(
+    process.with_fresh_noise(start), [_client(rng, 1), _client(rng, 0)]
+  )
+  size = sum(np.size(weight) for weight in start.weights)
+  expected = 0.5 * (0.5 / np.sqrt(size)) / 3  # rate, clipped ones, mean of 3
+  for before, after in zip(start.weights, state.weights, strict=True):
+    np.testing.assert_allclose(before - after, expected, rtol=1e-2, atol=1e-7)
+
+
+def test_an_open_checkpoint_directory_is_closed_to_others(tmp_path):
+  directory = tmp_path / 'checkpoints'
+  directory.mkdir(mode=0o755)
+  checkpoints.save(directory, 1, {'weights': np.ones(3)}, keep=1)
+  assert directory.stat().st_mode & 0o777 == 0o700
+  (path,) = directory.iterdir()
+  assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_checkpoint_round_trips_the_state(tff_worker, pure, backbone, tmp_path):

@@ -1,15 +1,19 @@
 """The round loop: order of charge and noise, resume, cohorts, refusals."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
+from dp_accounting import dp_event
 
+from tff_dpemb import artifacts
 from tff_dpemb import config
 from tff_dpemb.data import user_store
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy import ledger as ledger_lib
 from tff_dpemb.privacy import plan as plan_lib
+from tff_dpemb.privacy import samplers
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import program
 
@@ -87,6 +91,15 @@ class _Run:
     with ledger_lib.Ledger.open(self.url) as ledger:
       return [entry.round_number for entry in ledger.entries(kind='draw')]
 
+  def events(self):
+    with ledger_lib.Ledger.open(self.url) as ledger:
+      return [entry.event for entry in ledger.entries(kind='draw')]
+
+  def checkpoint(self):
+    """The newest checkpoint: its path and its arrays."""
+    path = max(self._paths.checkpoints.iterdir())
+    return path, artifacts.read_npz(path)
+
   def train(self, *, fail_in_round=None):
     with ledger_lib.Ledger.open(self.url) as ledger:
 
@@ -95,7 +108,8 @@ class _Run:
           population='users',
           release='model',
           run='test',
-          event=self.plan.round_event(),
+          event=self.plan.charge_event(number, 1 + self.draws().count(number)),
+          adjacency=self.plan.adjacency,
           round_number=number,
         )
         if number == fail_in_round:  # After the entry, before the result.
@@ -123,6 +137,10 @@ def run(tmp_path, tff_worker, store, pure, backbone):
 def test_each_round_is_charged_once_and_moves_the_weights(run):
   result = run.train()
   assert result.rounds == 3
+  assert result.participation == 'within'
+  path, _ = run.checkpoint()  # Its owner's alone.
+  assert path.parent.stat().st_mode & 0o777 == 0o700
+  assert path.stat().st_mode & 0o777 == 0o600
   assert run.draws() == [0, 1, 2]
   assert [report.round for report in run.reports] == [1, 2, 3]
   assert run.evaluated == [2, 3]
@@ -166,7 +184,7 @@ def test_an_empty_cohort_is_a_legal_charged_round(
   page = _page(rounds=2, users_per_round=1)
   run = _Run(tmp_path, store, pure, backbone, page)
   run.plan = dataclasses.replace(
-    run.plan, sampler=plan_lib.PoissonSampler(_USERS, 1e-9)
+    run.plan, sampler=samplers.PoissonSampler(_USERS, 1e-9)
   )
   result = run.train()
   assert [report.users for report in run.reports] == [0, 0]
@@ -270,6 +288,124 @@ def test_without_virtual_clients_each_user_is_a_client(store):
   )
   assert all(len(slot) == 1 for slot in slots)
   assert _plan(page).sensitivity == 1
+
+
+def test_fixed_size_draws_exactly_so_many(store):
+  page = _page(sampler='fixed-size')
+  rng = np.random.default_rng(0)
+  for _ in range(5):
+    slots = program.draw_slots(_plan(page), page.training, rng)
+    assert len(slots) == 3
+    assert len(np.unique(np.concatenate(slots))) == 12
+
+
+_SCHEDULED = {'sampler': 'min-separation', 'min_separation': 3}
+
+
+def test_minimum_separation_draws_by_the_schedule(store):
+  """7 rounds, 3 apart, at most 2 times: all 40 twice, nobody in round 6."""
+  page = _page(rounds=6, **_SCHEDULED, max_participations=2)
+  plan, rng = _plan(page), np.random.default_rng(0)
+  rounds = [
+    np.concatenate(
+      program.draw_slots(
+        plan, page.training, rng, round_number=number, schedule_key=bytes(16)
+      )
+    )
+    for number in range(7)
+  ]
+  for number in range(3):
+    assert set(rounds[number]) == set(rounds[number + 3])
+  assert sorted(np.concatenate(rounds[:3])) == list(range(_USERS))
+  assert not len(rounds[6])
+  with pytest.raises(ValueError, match='the key of a schedule must be'):
+    program.draw_slots(plan, page.training, rng)
+
+
+def _correlated_page(kind, *, adaptive):
+  """4 rounds of correlated noise; each user takes part at most twice."""
+  return _page(
+    rounds=4,
+    **_SCHEDULED,
+    noise=kind,
+    clipping='adaptive' if adaptive else 'fixed',
+    restart_every=2 if adaptive else 0,
+  )
+
+
+def _buffers(state):
+  query_state = state.aggregator.query_state.numerator_state
+  return getattr(query_state, 'sum_state', query_state).buffers
+
+
+@pytest.mark.parametrize(
+  ('kind', 'adaptive'), [('blt', False), ('tree', True)], ids=str
+)
+def test_a_killed_run_of_correlated_noise_pays_for_the_repeated_row(
+  tmp_path, tff_worker, store, pure, backbone, monkeypatch, kind, adaptive
+):
+  """The first round pays for all; what is left at the end holds no noise."""
+  page = _correlated_page(kind, adaptive=adaptive)
+  run = _Run(tmp_path, store, pure, backbone, page)
+  saved = {}
+
+  def save(directory, number, state, *, keep):
+    saved[number] = state
+    real_save(directory, number, state, keep=keep)
+
+  real_save = program.checkpoints.save
+  monkeypatch.setattr(program.checkpoints, 'save', save)
+  with pytest.raises(KeyboardInterrupt):
+    run.train(fail_in_round=3)
+  result = run.train()
+  nothing = dp_event.NoOpDpEvent()
+  assert run.draws() == [0, 1, 2, 3, 3]
+  assert run.events() == [
+    run.plan.event(4),
+    nothing,
+    nothing,
+    nothing,
+    run.plan.replay_event(),
+  ]
+  assert result.participation == 'within'
+  record = run._paths.restricted / 'participation.json'
+  assert json.loads(record.read_text()) == {
+    'rounds': 4,
+    'draws': 4,  # The first try of round 3 died before it drew.
+    'most_participations': 2,
+    'least_separation': 3,
+    'verdict': 'within',
+  }
+  assert all(np.any(buffer) for buffer in _buffers(saved[3]))
+  assert not any(np.any(buffer) for buffer in _buffers(saved[4]))
+  path, _ = run.checkpoint()
+  assert [p.name for p in path.parent.iterdir()] == ['round-000004.npz']
+  again = run.train()
+  assert run.draws() == [0, 1, 2, 3, 3]
+  for name, value in result.weights.items():
+    np.testing.assert_array_equal(value, again.weights[name])
+
+
+def test_a_run_without_its_schedule_is_not_resumed(
+  tmp_path, tff_worker, store, pure, backbone
+):
+  page = _correlated_page('blt', adaptive=False)
+  run = _Run(tmp_path, store, pure, backbone, page)
+  with pytest.raises(KeyboardInterrupt):
+    run.train(fail_in_round=1)
+  key = run._paths.restricted / 'schedule.key'
+  assert key.stat().st_mode & 0o777 == 0o600
+  assert len(key.read_bytes()) == 16
+  key.unlink()
+  with pytest.raises(program.TrainingError, match='it says which users come'):
+    run.train()
+  assert run.draws() == [0, 1]  # Nothing more was charged.
+
+
+def test_a_plan_of_other_rounds_is_refused(run):
+  run.plan = dataclasses.replace(run.plan, rounds=4)
+  with pytest.raises(program.TrainingError, match='must be the 4 rounds of'):
+    run.train()
 
 
 def test_a_plan_for_another_population_is_refused(run):

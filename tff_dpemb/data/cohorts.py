@@ -1,16 +1,21 @@
 """Who takes part in a round, and in which virtual client.
 
-Both draws are what the accounting assumes: each user enters a round
-independently with one probability (Poisson sampling), and each sampled user is
-put into a virtual client independently of all others, so that adding or
-removing one user changes exactly one virtual client.
+The draws are what the accounting assumes. A user enters a round independently
+with one probability (Poisson sampling), or by a phase that is random and
+independent of all other users' (minimum separation), or as one of exactly m
+distinct users (fixed size). Each user of a round is put into a virtual client
+independently of all others, so that adding or removing one user changes
+exactly one virtual client.
 """
 
+import functools
 import hashlib
+import secrets
 
 import numpy as np
 
 _KEY_BYTES = 32
+_SCHEDULE_KEY_BYTES = 16
 
 
 def system_rng() -> np.random.Generator:
@@ -57,6 +62,116 @@ def draw_cohort(
   # partial shuffle of the population, which then is at most 20 * size.
   cohort = rng.choice(population, size, replace=False, shuffle=False)
   return np.sort(cohort.astype(np.int64))
+
+
+def draw_fixed_size(
+  population: int, size: int, *, rng: np.random.Generator
+) -> np.ndarray:
+  """Returns exactly `size` distinct users, every such set equally likely.
+
+  Args:
+    population: Number of users, >= 0.
+    size: How many to draw, in [0, population].
+    rng: Source of the draw; `system_rng()` for a private round.
+
+  Returns:
+    int64 [size], distinct user indices in ascending order.
+
+  Raises:
+    ValueError: An argument is out of its range.
+  """
+  if not 0 <= size <= population:
+    raise ValueError(
+      f'size must be in [0, population = {population}], got {size}.'
+    )
+  cohort = rng.choice(population, size, replace=False, shuffle=False)
+  return np.sort(cohort.astype(np.int64))
+
+
+class Schedule:
+  """Who takes part when under minimum separation.
+
+  Every user has one phase in [0, min_separation), a keyed hash of the user's
+  own index, and takes part in the rounds t with t % min_separation == phase,
+  the first max_participations of them. Nobody's phase depends on anybody else.
+  The key is fixed for a run: a resumed run goes on with the same schedule.
+
+  The key is drawn at random and kept as secret as the users' images. Nothing
+  is gained from that (no amplification is claimed), but it is needed: with a
+  random key every user's phase is uniform and independent of all others,
+  wherever in the store the user is. With a known key the phases would follow
+  from the positions, and removing one user moves up all users behind.
+  """
+
+  def __init__(
+    self,
+    population: int,
+    min_separation: int,
+    *,
+    max_participations: int,
+    key: bytes,
+  ):
+    """Hashes every user once: O(population).
+
+    Args:
+      population: Number of users, >= 0.
+      min_separation: Rounds from one participation to the next, >= 1.
+      max_participations: Most rounds of one user, >= 1.
+      key: 16 bytes, drawn once for the run: `new_schedule_key()`.
+
+    Raises:
+      ValueError: An argument is out of its range.
+    """
+    for name, value, least in (
+      ('population', population, 0),
+      ('min_separation', min_separation, 1),
+      ('max_participations', max_participations, 1),
+    ):
+      if value < least:
+        raise ValueError(f'{name} must be >= {least}, got {value}.')
+    if len(key) != _SCHEDULE_KEY_BYTES:
+      raise ValueError(
+        f'the key of a schedule must be 16 bytes, got {len(key)}; make one by'
+        ' new_schedule_key().'
+      )
+    self._min_separation = min_separation
+    self._max_participations = max_participations
+    # Philox is a keyed function of a counter: output i depends on i alone.
+    generator = np.random.Philox(key=int.from_bytes(key, 'little'))
+    hashes = generator.random_raw(population)
+    # A 64-bit hash modulo b: the bias is below b / 2**64.
+    phases = (hashes % np.uint64(min_separation)).astype(np.int64)
+    self._users = np.argsort(phases, kind='stable').astype(np.int64)
+    self._bounds = np.searchsorted(
+      phases[self._users], np.arange(min_separation + 1)
+    )
+
+  def users(self, round_number: int) -> np.ndarray:
+    """Returns the users of a round, int64 [cohort], ascending; maybe none."""
+    if round_number < 0:
+      raise ValueError(f'round_number must be >= 0, got {round_number}.')
+    earlier, phase = divmod(round_number, self._min_separation)
+    if earlier >= self._max_participations:
+      return np.empty(0, np.int64)
+    return self._users[self._bounds[phase] : self._bounds[phase + 1]].copy()
+
+
+@functools.lru_cache(maxsize=1)  # A run asks for the same one every round.
+def build_schedule(
+  population: int, min_separation: int, max_participations: int, key: bytes
+) -> Schedule:
+  """Returns the schedule of a run; arguments as of `Schedule`."""
+  return Schedule(
+    population,
+    min_separation,
+    max_participations=max_participations,
+    key=key,
+  )
+
+
+def new_schedule_key() -> bytes:
+  """Returns a key for `Schedule`, from the operating system."""
+  return secrets.token_bytes(_SCHEDULE_KEY_BYTES)
 
 
 def assign_virtual_clients(

@@ -8,8 +8,8 @@ the first step: one NaN client would make the released model NaN, which is both
 a crash and a leak of one user's presence.
 """
 
-import collections
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
 from tff_dpemb.privacy import mechanisms
+from tff_dpemb.training import noise_queries
 
-SEEDS_FIELD = 'noise_seeds'  # of `_SeededGaussianSumQuery`'s state
 # Below it, no order of summation can overflow float32.
 _LARGEST_SQUARE = 1e37
 
@@ -70,104 +70,52 @@ def zero_if_not_finite(value):
   return tf.nest.pack_sequence_as(value, kept), zeroed
 
 
-class _SeededGaussianSumQuery(tfp.GaussianSumQuery):
-  """Gaussian sum whose noise comes from seeds that the state brings along.
-
-  The state's `noise_seeds`, int64 [tensors, 2], are 128 bits of the operating
-  system for each tensor, set for one round by `with_fresh_noise_seeds` and
-  cleared by the round itself: no state that a round returns, hence no
-  checkpoint, holds a seed that was used. A round without seeds (all zero)
-  returns NaN, which the program refuses: it fails closed.
-
-  TensorFlow's stateful random operations would seed themselves from 32 bits a
-  process, which an attacker could enumerate.
-  """
-
-  _GlobalState = collections.namedtuple(
-    '_GlobalState', ['l2_norm_clip', 'stddev', 'noise_seeds']
-  )
-
-  def __init__(
-    self, l2_norm_clip: float, stddev: float | None, *, tensors: int
-  ):
-    super().__init__(l2_norm_clip, stddev)
-    self._tensors = tensors
-
-  def make_global_state(self, l2_norm_clip, stddev):
-    return self._GlobalState(
-      tf.cast(l2_norm_clip, tf.float32),
-      tf.cast(stddev, tf.float32),
-      tf.zeros([self._tensors, 2], tf.int64),
-    )
-
-  def get_noised_result(self, sample_state, global_state):
-    tensors = tf.nest.flatten(sample_state)
-    noised = []
-    for index, tensor in enumerate(tensors):
-      seed = global_state.noise_seeds[index]
-      noise = tf.random.stateless_normal(tf.shape(tensor), seed)
-      noise = tf.where(tf.reduce_all(tf.equal(seed, 0)), float('nan'), noise)
-      scaled = global_state.stddev * noise
-      noised.append(tensor + tf.cast(scaled, tensor.dtype))
-    state = self.make_global_state(
-      global_state.l2_norm_clip, global_state.stddev
-    )
-    # For its event alone; TFF keeps one in its state, we account by the plan.
-    _, _, event = super().get_noised_result(tf.zeros([]), global_state)
-    return tf.nest.pack_sequence_as(sample_state, noised), state, event
-
-
-class _AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
-  """Adaptive clipping over the seeded sum, for values and for the count."""
-
-  def __init__(
-    self, mechanism: mechanisms.AdaptiveClipGaussian, *, tensors: int
-  ):
-    super().__init__(
-      initial_l2_norm_clip=mechanism.clip_norm,
-      noise_multiplier=mechanism.value_noise_multiplier,
-      target_unclipped_quantile=mechanism.target_unclipped_quantile,
-      learning_rate=mechanism.learning_rate,
-      clipped_count_stddev=mechanism.clipped_count_stddev,
-      expected_num_records=mechanism.virtual_clients,
-      geometric_update=True,
-    )
-    self._sum_query = _SeededGaussianSumQuery(
-      mechanism.clip_norm,
-      mechanism.value_noise_multiplier * mechanism.clip_norm,
-      tensors=tensors,
-    )
-    count = self._quantile_estimator_query
-    count._below_estimate_query = tfp.NormalizedQuery(
-      _SeededGaussianSumQuery(
-        l2_norm_clip=0.5, stddev=mechanism.clipped_count_stddev, tensors=1
-      ),
-      denominator=mechanism.virtual_clients,
-    )
-
-
 def with_fresh_noise_seeds(state: Any) -> Any:
   """Returns an aggregator's state with new seeds for one round.
 
   Call it right before each round, after the round is charged, and keep what
   it returns nowhere: who knows the seeds can subtract the noise.
   """
+
+  def fresh(seeds):
+    size = np.asarray(seeds).shape
+    data = secrets.token_bytes(8 * int(np.prod(size)))
+    return np.frombuffer(data, np.int64).reshape(size)
+
+  return _replace_fields(state, noise_queries.SEEDS_FIELD, fresh)
+
+
+def without_buffers(state: Any) -> Any:
+  """Returns an aggregator's state that remembers no noise of past rounds.
+
+  For the last state of a run: who knows the buffers knows a part of the noise
+  in the weights. Correlated noise cannot go on from such a state; a state of
+  independent noise comes back as it is.
+  """
+  return _replace_fields(
+    state,
+    noise_queries.BUFFERS_FIELD,
+    lambda buffers: [np.zeros_like(buffer) for buffer in buffers],
+  )
+
+
+def _replace_fields(state: Any, field: str, change: Callable[[Any], Any]):
   if not isinstance(state, tuple) or not hasattr(state, '_fields'):
     return state
   changed = {}
   for name in state._fields:
     value = getattr(state, name)
-    if name == SEEDS_FIELD:
-      size = np.asarray(value).shape
-      data = secrets.token_bytes(8 * int(np.prod(size)))
-      changed[name] = np.frombuffer(data, np.int64).reshape(size)
-    else:
-      changed[name] = with_fresh_noise_seeds(value)
+    changed[name] = (
+      change(value) if name == field else _replace_fields(value, field, change)
+    )
   return type(state)(**changed)
 
 
 def build_aggregator(
-  mechanism: mechanisms.Mechanism, *, denominator: float
+  mechanism: mechanisms.Mechanism,
+  *,
+  denominator: float,
+  rounds: int = 0,
 ) -> tff.aggregators.UnweightedAggregationFactory:
   """Returns the factory that carries `mechanism` out in TFF.
 
@@ -178,36 +126,65 @@ def build_aggregator(
     mechanism: A value of `privacy.mechanisms`.
     denominator: The expected number of virtual clients: a public constant,
       never the realised number.
+    rounds: Rounds planned, at least 1 for correlated noise: a later round
+      returns NaN. Independent noise does not depend on it.
+
+  Raises:
+    ValueError: The mechanism is unknown, or `rounds` is missing.
   """
-  if not isinstance(
-    mechanism,
-    mechanisms.AdaptiveClipGaussian | mechanisms.FixedClipGaussian,
-  ):
+  if not isinstance(mechanism, mechanisms.Mechanism):
     raise ValueError(
-      'mechanism must be FixedClipGaussian or AdaptiveClipGaussian,'
-      f' got {type(mechanism).__name__}.'
+      'mechanism must be a value of privacy.mechanisms, got'
+      f' {type(mechanism).__name__}.'
     )
-  return _MechanismFactory(mechanism, denominator)
+  if isinstance(mechanism, mechanisms.CorrelatedGaussian) and rounds < 1:
+    raise ValueError(
+      f'rounds must be >= 1 for correlated noise, got {rounds}; pass the'
+      ' rounds of the plan.'
+    )
+  return _MechanismFactory(mechanism, denominator, rounds)
 
 
 class _MechanismFactory(tff.aggregators.UnweightedAggregationFactory):
   """Builds the query for as many tensors as the value has."""
 
-  def __init__(self, mechanism: mechanisms.Mechanism, denominator: float):
+  def __init__(
+    self,
+    mechanism: mechanisms.Mechanism,
+    denominator: float,
+    rounds: int,
+  ):
     self._mechanism = mechanism
     self._denominator = denominator
+    self._rounds = rounds
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-    tensors = len(tff.structure.flatten(value_type))
-    match self._mechanism:
-      case mechanisms.AdaptiveClipGaussian() as mechanism:
-        query = _AdaptiveQuery(mechanism, tensors=tensors)
-      case mechanism:
-        query = _SeededGaussianSumQuery(
-          mechanism.clip_norm,
-          mechanism.noise_multiplier * mechanism.clip_norm,
-          tensors=tensors,
-        )
-    query = tfp.NormalizedQuery(query, denominator=self._denominator)
+    query = tfp.NormalizedQuery(
+      self._query(value_type), denominator=self._denominator
+    )
     inner = tff.aggregators.DifferentiallyPrivateFactory(query)
     return BoundedFactory(inner).create(value_type)
+
+  def _query(self, value_type: tff.Type) -> tfp.SumAggregationDPQuery:
+    shapes = [
+      tuple(tensor.shape) for tensor in tff.structure.flatten(value_type)
+    ]
+    mechanism = self._mechanism
+    match mechanism:
+      case mechanisms.AdaptiveClipGaussian():
+        return noise_queries.AdaptiveClipQuery(mechanism, tensors=len(shapes))
+      case mechanisms.CorrelatedGaussian(clipping='adaptive'):
+        return noise_queries.RestartClipQuery(
+          mechanism, stream=mechanism.stream(self._rounds), shapes=shapes
+        )
+    stddev = mechanism.noise_multiplier * mechanism.clip_norm
+    if isinstance(mechanism, mechanisms.CorrelatedGaussian):
+      return noise_queries.CorrelatedSumQuery(
+        mechanism.clip_norm,
+        stddev,
+        stream=mechanism.stream(self._rounds),
+        shapes=shapes,
+      )
+    return noise_queries.SeededGaussianSumQuery(
+      mechanism.clip_norm, stddev, tensors=len(shapes)
+    )

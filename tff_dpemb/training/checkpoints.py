@@ -1,8 +1,11 @@
 """Round states on disk: written atomically, the newest good one read back.
 
-A checkpoint holds the raw server state (weights, clip norm, momentum). It is
-not more private than the model it leads to (every value in it has been noised
-by the aggregator, or is public), and it holds no random state.
+A checkpoint holds the raw server state (weights, clip norm, momentum). Weights
+and clip norm have been noised by the aggregator, or are public, and no random
+state is kept. With correlated noise the state also holds the buffers that the
+rounds to come need: parts of the noise of finished rounds, which a reader could
+subtract. So the directory is its owner's alone (mode 0700, files 0600),
+whatever the mechanism, and the last state of a run is kept without buffers.
 """
 
 import pathlib
@@ -20,10 +23,17 @@ _NAME = re.compile(r'^round-(\d{6})\.npz$')
 def save(
   directory: pathlib.Path, number: int, state: Any, *, keep: int
 ) -> None:
-  """Writes the state after `number` rounds and drops all but `keep` files."""
+  """Writes the state after `number` rounds and drops all but `keep` files.
+
+  Raises:
+    artifacts.ArtifactError: The disk refused.
+  """
+  _make_private(directory)
   leaves = tf.nest.flatten(state)
   arrays = {f'{index:04d}': _encode(leaf) for index, leaf in enumerate(leaves)}
-  artifacts.atomic_write_npz(directory / f'round-{number:06d}.npz', arrays)
+  path = directory / f'round-{number:06d}.npz'
+  artifacts.atomic_write_npz(path, arrays)  # Nobody else can enter meanwhile.
+  path.chmod(0o600)
   for old in numbers(directory)[:-keep]:
     (directory / f'round-{old:06d}.npz').unlink(missing_ok=True)
 
@@ -62,6 +72,17 @@ def numbers(directory: pathlib.Path) -> list[int]:
     return []
   matches = (_NAME.match(path.name) for path in directory.iterdir())
   return sorted(int(match.group(1)) for match in matches if match)
+
+
+def _make_private(directory: pathlib.Path) -> None:
+  try:
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    directory.chmod(0o700)  # One made by an earlier version, or another umask.
+  except OSError as error:
+    raise artifacts.ArtifactError(
+      f'{str(directory)!r} must be a directory of this user'
+      f' ({error.strerror}); choose another one for the runs.'
+    ) from error
 
 
 def _encode(leaf: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ with weights W (and the global head, if that is aggregated):
 """
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -26,9 +26,26 @@ RoundState = collections.namedtuple(
 )
 
 
+LocalUpdate = Callable[
+  [
+    embedding_model.PureBackbone,
+    client_work.LocalTuning,
+    Sequence[tf.Tensor],
+    client_work.ClientData,
+  ],
+  tuple[list[tf.Tensor], dict[str, tf.Tensor]],
+]
+
+
 def with_fresh_noise(state: RoundState) -> RoundState:
   """Returns the state that one round starts from; see `aggregators`."""
   aggregator = aggregators.with_fresh_noise_seeds(state.aggregator)
+  return state._replace(aggregator=aggregator)
+
+
+def without_noise_buffers(state: RoundState) -> RoundState:
+  """Returns the last state of a run to keep; see `aggregators`."""
+  aggregator = aggregators.without_buffers(state.aggregator)
   return state._replace(aggregator=aggregator)
 
 
@@ -61,6 +78,7 @@ def build_process(
   initial_weights: Sequence[np.ndarray],
   server_learning_rate: float,
   server_momentum: float,
+  local_update: LocalUpdate = client_work.client_update,
 ) -> tff.templates.IterativeProcess:
   """Returns the process of one run.
 
@@ -71,6 +89,8 @@ def build_process(
     initial_weights: Of the backbone, then of the global head if any.
     server_learning_rate: Of the server's momentum SGD on the mean update.
     server_momentum: Its momentum.
+    local_update: What a virtual client runs: takes and returns what
+      `client_work.client_update` does. An audit wraps that one.
   """
   initial_weights = [np.asarray(w, np.float32) for w in initial_weights]
   weights_type = tff.types.to_type(
@@ -103,7 +123,7 @@ def build_process(
   def work(weights, data):
     # A tf.function, so that tf.gradients and loops see one function graph.
     run = tf.function(
-      lambda *arguments: client_work.client_update(
+      lambda *arguments: local_update(
         pure,
         tuning,
         arguments[:-3],

@@ -22,10 +22,13 @@ from tff_dpemb import config
 from tff_dpemb.data import cohorts
 from tff_dpemb.data import user_store
 from tff_dpemb.models import embedding_model
+from tff_dpemb.privacy import mechanisms
 from tff_dpemb.privacy import plan as privacy_plan
+from tff_dpemb.privacy import samplers
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import checkpoints
 from tff_dpemb.training import client_work
+from tff_dpemb.training import participation as participation_lib
 from tff_dpemb.training import process
 
 _LABEL = 'identity'
@@ -64,13 +67,14 @@ class TrainingResult:
   rounds: int
   seconds: float  # of the rounds whose result is in the weights
   final_clip_norm: float
+  participation: participation_lib.Verdict  # of the plan's limits, measured
 
 
 @dataclasses.dataclass(frozen=True)
 class Paths:
-  """Where a run keeps what it makes."""
+  """Where a run keeps what it makes. Both are their owner's alone."""
 
-  checkpoints: pathlib.Path
+  checkpoints: pathlib.Path  # secret: noise that later rounds need
   restricted: pathlib.Path  # un-noised metrics; never exported
 
 
@@ -104,9 +108,15 @@ def train(
       rounds, and after the last one.
 
   Raises:
-    TrainingError: The population is too small, or does not fit the plan.
+    TrainingError: The population is too small, or does not fit the plan; or
+      users took part more often or closer than the plan says.
   """
   training = run_config.training
+  if training.rounds != plan.rounds:
+    raise TrainingError(
+      f'training.rounds must be the {plan.rounds} rounds of the plan, got'
+      f' {training.rounds}; make the plan from this page.'
+    )
   if store.num_users != plan.population:
     raise TrainingError(
       f'the plan is for {plan.population} users, the store has'
@@ -126,20 +136,25 @@ def train(
   restored = checkpoints.load_latest(paths.checkpoints, template)
   number, state = restored if restored is not None else (0, template)
   history = _History(paths.restricted / 'training_metrics.jsonl')
+  cohort_records = paths.restricted / 'cohorts'
+  schedule_key = _schedule_key(paths.restricted / 'schedule.key', plan, number)
   rng = cohorts.system_rng()
   if number and _is_due(number, training):  # Killed before it was evaluated?
     on_evaluate(number, _backbone_weights(state, pure))
   while number < training.rounds:
     start = time.monotonic()
-    slots = draw_slots(plan, training, rng)
+    slots = draw_slots(
+      plan, training, rng, round_number=number, schedule_key=schedule_key
+    )
     data = [client_data(store, users, training, rng) for users in slots]
     attempt = charge(number)
+    participation_lib.record(
+      cohort_records, number, attempt=attempt, slots=slots
+    )
     state, metrics = iterative.next(process.with_fresh_noise(state), data)
     _check_finite(state, number)
     number += 1
-    checkpoints.save(
-      paths.checkpoints, number, state, keep=training.checkpoints_kept
-    )
+    _save(paths.checkpoints, number, state, plan, training)
     report = _report(number, attempt, start, slots, state, metrics, training)
     history.append(report)
     on_round(report)
@@ -150,6 +165,7 @@ def train(
     rounds=number,
     seconds=history.seconds(),
     final_clip_norm=_clip_norm(state),
+    participation=_measure_participation(paths.restricted, plan, number),
   )
 
 
@@ -157,27 +173,53 @@ def draw_slots(
   plan: privacy_plan.PrivacyPlan,
   training: config.TrainingConfig,
   rng: np.random.Generator,
+  *,
+  round_number: int = 0,
+  schedule_key: bytes = b'',
 ) -> list[np.ndarray]:
   """Returns the users of each virtual client of one round.
 
-  Poisson sampling of users; each is hashed independently into one of the
-  plan's slots, so that one user changes one slot. Overflow of a slot is
-  dropped by position within the slot, which depends on that slot alone.
-  Without virtual clients each sampled user is a slot.
+  Users are drawn as the plan's sampler says. Each is hashed independently into
+  one of the plan's slots, so that one user changes one slot. Overflow of a
+  slot is dropped by position within the slot, which depends on that slot
+  alone. Without virtual clients each user of the round is a slot.
+
+  Args:
+    plan: The plan.
+    training: For the cap of users in a slot.
+    rng: Source of the draws.
+    round_number: Round, from 0; it matters to minimum separation only.
+    schedule_key: Of `cohorts.Schedule`, the same for all rounds of a run;
+      minimum separation needs it.
   """
-  if not isinstance(plan.sampler, privacy_plan.PoissonSampler):
-    raise TrainingError(
-      f'the sampler must be Poisson, got {plan.sampler.kind}: no other one is'
-      ' drawn here, so no other one may be accounted.'
-    )
-  users = cohorts.draw_cohort(
-    plan.population, plan.sampling_probability, rng=rng
-  )
+  users = _draw_users(plan, rng, round_number, schedule_key)
   if not plan.shares_virtual_client:
     return [users[i : i + 1] for i in range(len(users))]
   slots = cohorts.assign_virtual_clients(users, plan.virtual_clients, rng=rng)
   limit = training.max_users_per_virtual_client
   return [slot[:limit] for slot in slots]
+
+
+def _draw_users(plan, rng, round_number, schedule_key) -> np.ndarray:
+  match plan.sampler:
+    case samplers.PoissonSampler(population=population) as sampler:
+      return cohorts.draw_cohort(population, sampler.probability, rng=rng)
+    case samplers.FixedSizeSampler(population=population) as sampler:
+      size = int(sampler.users_per_round)
+      return cohorts.draw_fixed_size(population, size, rng=rng)
+    case samplers.MinSeparationSampler() as sampler:
+      schedule = cohorts.build_schedule(
+        sampler.population,
+        sampler.min_separation,
+        sampler.max_participations,
+        schedule_key,
+      )
+      return schedule.users(round_number)
+    case sampler:
+      raise TrainingError(
+        'the sampler must be one that is drawn here, got'
+        f' {type(sampler).__name__}.'
+      )
 
 
 def client_data(
@@ -225,11 +267,64 @@ def _build(run_config, plan, store, pure, initial_weights):
   return process.build_process(
     pure,
     tuning,
-    aggregators.build_aggregator(plan.mechanism, denominator=denominator),
+    aggregators.build_aggregator(
+      plan.mechanism, denominator=denominator, rounds=plan.rounds
+    ),
     initial_weights=starting,
     server_learning_rate=training.server_learning_rate,
     server_momentum=training.server_momentum,
   )
+
+
+def _schedule_key(
+  path: pathlib.Path, plan: privacy_plan.PrivacyPlan, rounds_done: int
+) -> bytes:
+  """Returns the run's key of `cohorts.Schedule`; made when the run starts."""
+  if not isinstance(plan.sampler, samplers.MinSeparationSampler):
+    return b''
+  if path.exists():
+    return path.read_bytes()
+  if rounds_done:
+    raise TrainingError(
+      f'{str(path)!r} must exist: it says which users come next, and'
+      f' {rounds_done} rounds were made by it; restore it, or set another name.'
+    )
+  key = cohorts.new_schedule_key()
+  artifacts.atomic_write_bytes(path, key)
+  path.chmod(0o600)
+  return key
+
+
+def _save(directory, number, state, plan, training) -> None:
+  """Keeps the state; the last one of correlated noise without its memory.
+
+  Buffers are needed by the rounds to come alone. Earlier states, which hold
+  some, go with the last save.
+  """
+  keep = training.checkpoints_kept
+  if number == training.rounds and isinstance(
+    plan.mechanism, mechanisms.CorrelatedGaussian
+  ):
+    state, keep = process.without_noise_buffers(state), 1
+  checkpoints.save(directory, number, state, keep=keep)
+
+
+def _measure_participation(
+  restricted, plan, rounds
+) -> participation_lib.Verdict:
+  measured = participation_lib.measure(
+    restricted / 'cohorts', plan, rounds=rounds
+  )
+  artifacts.atomic_write_json(
+    restricted / 'participation.json', dataclasses.asdict(measured)
+  )
+  if measured.verdict == 'outside':
+    raise TrainingError(
+      'every user must take part as seldom and as far apart as the plan says,'
+      ' but the drawn cohorts do not keep to it: nothing may be released from'
+      ' this run. Report it: this is a defect of the program.'
+    )
+  return measured.verdict
 
 
 def _check_finite(state: Any, number: int) -> None:
