@@ -30,8 +30,8 @@ def _clock():
 
 
 @pytest.fixture(name='book')
-def _book(tmp_path, clock):
-  with ledger_lib.Ledger.open(tmp_path / 'l.sqlite', clock=clock) as book:
+def _book(database, clock):
+  with ledger_lib.Ledger.open(database.url, clock=clock) as book:
     yield book
 
 
@@ -60,7 +60,7 @@ def test_an_expired_lease_is_taken_over_and_fences_the_old_one(book, clock):
   assert new.generation == old.generation + 1
   with pytest.raises(ledger_lib.LeaseError, match='another process took over'):
     _charge(book, old)
-  assert book.entries() == []
+  assert book.entries(kind='draw') == []
   _charge(book, new)
   with pytest.raises(ledger_lib.LeaseError):
     book.renew_lease(old)
@@ -103,8 +103,8 @@ def _acquire_and_die(path):
   os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_killed_process_gives_way_at_once(tmp_path):
-  path = tmp_path / 'l.sqlite'
+def test_a_killed_process_gives_way_at_once(database):
+  path = database.url
   process = multiprocessing.get_context('fork').Process(
     target=_acquire_and_die, args=(path,)
   )
@@ -118,3 +118,24 @@ def test_a_killed_process_gives_way_at_once(tmp_path):
 def test_illegal_time_to_live_is_refused(book):
   with pytest.raises(ledger_lib.LeaseError, match='ttl_seconds must be > 0'):
     book.acquire_lease('r', ttl_seconds=0)
+
+
+def test_each_change_of_hands_is_an_entry(book, clock):
+  first = book.acquire_lease('r', 'monday', ttl_seconds=60)
+  _charge(book, first)  # Renews it, which is none.
+  clock.move(61)
+  second = book.acquire_lease('r', 'monday')
+  book.release_lease(second, complete=True)
+  entries = book.entries(kind='lease')
+  assert [entry.details['status'] for entry in entries] == [
+    'held',
+    'held',
+    'complete',
+  ]
+  assert [entry.details['holder'] for entry in entries] == [
+    first.holder,
+    second.holder,
+    second.holder,
+  ]
+  assert book.populations() == ['p']  # A lease is no population's.
+  assert book.verify() == []

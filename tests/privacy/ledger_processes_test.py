@@ -39,8 +39,8 @@ def _charge_forever(path, handle):
     os.write(handle, b'.')  # The noise of this round may be drawn from here on.
 
 
-def test_kill_9_never_loses_an_acknowledged_draw(tmp_path):
-  path = tmp_path / 'ledger.sqlite'
+def test_kill_9_never_loses_an_acknowledged_draw(database):
+  path = database.url
   rng = random.Random(3)
   acknowledged = 0
   for kills in range(1, 9):
@@ -84,8 +84,8 @@ def _race(path, name, start, results, finish):
     finish.wait()  # Stays alive, so that the lease stays held.
 
 
-def test_eight_processes_race_for_the_last_of_a_budget_and_one_slot(tmp_path):
-  path = tmp_path / 'ledger.sqlite'
+def test_eight_processes_race_for_the_last_of_a_budget_and_one_slot(database):
+  path = database.url
   with ledger_lib.Ledger.open(path) as book:
     book.set_budget('p', guarantee.Budget(1.0, 1e-5))
     fitting = book.headroom('p', _GAUSSIAN)
@@ -122,8 +122,8 @@ def _open_and_charge(path, start):
     _charge(book, 0)
 
 
-def test_eight_processes_make_one_ledger(tmp_path):
-  path = tmp_path / 'new' / 'ledger.sqlite'
+def test_eight_processes_make_one_ledger(database):
+  path = database.url
   start = _FORK.Event()
   processes = [
     _FORK.Process(target=_open_and_charge, args=(path, start)) for _ in range(8)

@@ -2,6 +2,9 @@
 
 A lease is held by a process, expires, and is fenced: each charge with a lease
 checks that it is still the one held, in the transaction that writes the entry.
+Each change of hands is an entry of the ledger, so that `verify` finds a lease
+that was edited or deleted. Its expiry is not: who moves it only makes another
+process wait, or take over from one that can then charge no more.
 """
 
 import dataclasses
@@ -10,13 +13,15 @@ import os
 import pathlib
 import secrets
 import socket
+from collections.abc import Iterable, Mapping
 
 import sqlalchemy as sa
 
+from tff_dpemb.privacy import ledger_errors
 from tff_dpemb.privacy import ledger_store
 
 
-class LeaseError(ledger_store.LedgerError):
+class LeaseError(ledger_errors.LedgerError):
   """The lease is held by another, was lost, or its slot is complete."""
 
 
@@ -91,6 +96,47 @@ def acquire(
   return lease
 
 
+def details(lease: Lease, status: str) -> dict[str, object]:
+  """Returns what the ledger's chain keeps of a lease that changed hands."""
+  return {
+    'slot': lease.slot,
+    'holder': lease.holder,
+    'generation': lease.generation,
+    'status': status,
+  }
+
+
+def problems(
+  rows: Iterable[Mapping[str, object]],
+  recorded: Iterable[tuple[str, Mapping[str, object]]],
+) -> list[str]:
+  """Returns where the table of leases and the ledger's chain disagree.
+
+  Args:
+    rows: The leases as they are.
+    recorded: (run, details) of the lease entries, oldest first.
+  """
+  expected = {
+    (run, str(item.get('slot'))): dict(item) for run, item in recorded
+  }
+  found = []
+  for row in rows:
+    key = (str(row['run']), str(row['slot']))
+    kept = {
+      name: row[name] for name in ('slot', 'holder', 'generation', 'status')
+    }
+    if expected.pop(key, None) != kept:
+      found.append(
+        f'the lease of slot {key[1]!r} of run {key[0]!r} must be as its last'
+        ' entry says; it was edited, or put in.'
+      )
+  found += [
+    f'the lease of slot {slot!r} of run {run!r} must be there; it was deleted.'
+    for run, slot in expected
+  ]
+  return found
+
+
 def check_and_renew(
   connection: sa.Connection, lease: Lease, now: datetime.datetime
 ) -> None:
@@ -100,10 +146,11 @@ def check_and_renew(
   )
 
 
-def release(connection: sa.Connection, lease: Lease, *, complete: bool) -> None:
-  """Ends a lease; `complete` bars its slot for good."""
+def release(connection: sa.Connection, lease: Lease, *, complete: bool) -> str:
+  """Ends a lease and returns its status; `complete` bars its slot for good."""
   status = 'complete' if complete else 'released'
   _update(connection, lease, {'status': status})
+  return status
 
 
 def _update(

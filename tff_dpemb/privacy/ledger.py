@@ -1,9 +1,11 @@
 """The ledger: every noise draw and release, written before it is used.
 
     LedgerError
-      LedgerDamagedError    edited, truncated or replaced
-      BudgetExceededError   a draw that does not fit; refused before it runs
-      LeaseError            another process runs this (run, slot)
+      LedgerDamagedError          edited, truncated or replaced
+      LedgerUnavailableError      not reached, or busy
+        LedgerOutcomeUnknownError lost during COMMIT: it may be charged
+      BudgetExceededError         a draw that does not fit; it must not run
+      LeaseError                  another process runs this (run, slot)
 
 An entry is durable before `charge` returns, so a crash may over-count and can
 never under-count. Entries are chained by digests; `verify` finds edits,
@@ -27,11 +29,15 @@ from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy import leases as leases_lib
 from tff_dpemb.privacy import ledger_budget
 from tff_dpemb.privacy import ledger_data_sets
+from tff_dpemb.privacy import ledger_errors
 from tff_dpemb.privacy import ledger_state
 from tff_dpemb.privacy import ledger_store
+from tff_dpemb.privacy import ledger_verification
 
-LedgerError = ledger_store.LedgerError
-LedgerDamagedError = ledger_store.LedgerDamagedError
+LedgerError = ledger_errors.LedgerError
+LedgerDamagedError = ledger_errors.LedgerDamagedError
+LedgerUnavailableError = ledger_errors.LedgerUnavailableError
+LedgerOutcomeUnknownError = ledger_errors.LedgerOutcomeUnknownError
 BudgetExceededError = ledger_budget.BudgetExceededError
 LeaseError = leases_lib.LeaseError
 Lease = leases_lib.Lease
@@ -67,13 +73,16 @@ class Ledger:
     """Opens, or makes, the ledger at a SQLite path or a SQLAlchemy URL.
 
     Args:
-      url: For example 'runs/ledger.sqlite'.
+      url: For example 'runs/ledger.sqlite' or
+        'postgresql://dpemb@db.example/ledger?mirror=/shared/ledger.head'.
       create: Whether a missing ledger is made.
-      mirror: File that repeats the head; default for SQLite: `<file>.head`.
+      mirror: File that repeats the head; default: the URL's, or for SQLite
+        `<file>.head`, or none.
       clock: Returns the time in UTC; for tests.
 
     Raises:
       LedgerDamagedError: The head that was last acknowledged is not in it.
+      LedgerUnavailableError: The server cannot be reached.
       LedgerError: It cannot be opened.
     """
     store = ledger_store.open_store(url, create=create, mirror=mirror)
@@ -140,6 +149,8 @@ class Ledger:
     Raises:
       BudgetExceededError: It would exceed the budget; nothing was written.
       LeaseError: The lease was lost.
+      LedgerOutcomeUnknownError: The connection was lost during COMMIT: it may
+        have been charged; no noise may be drawn for it.
       LedgerError: The adjacency differs from the population's other draws, the
         data set is charged to another population, or the database refused.
     """
@@ -291,10 +302,13 @@ class Ledger:
       LeaseError: Another process holds it, or the slot is complete.
     """
     _check_names(run=run)
-    with self._store.write() as (connection, _):
-      return leases_lib.acquire(
+    with self._store.write() as (connection, row):
+      lease = leases_lib.acquire(
         connection, run, slot, ttl_seconds=ttl_seconds, now=self._clock()
       )
+      fields = self._append_lease(connection, row, lease, 'held')
+    self._store.append_mirror(fields['sequence'], fields['digest'])
+    return lease
 
   def renew_lease(self, lease: leases_lib.Lease) -> None:
     """Extends a lease by its time to live; LeaseError if it was lost."""
@@ -305,8 +319,10 @@ class Ledger:
     self, lease: leases_lib.Lease, *, complete: bool = False
   ) -> None:
     """Gives a lease back; `complete` bars the slot from ever running again."""
-    with self._store.write() as (connection, _):
-      leases_lib.release(connection, lease, complete=complete)
+    with self._store.write() as (connection, row):
+      status = leases_lib.release(connection, lease, complete=complete)
+      fields = self._append_lease(connection, row, lease, status)
+    self._store.append_mirror(fields['sequence'], fields['digest'])
 
   # ---- reading ----
 
@@ -337,7 +353,10 @@ class Ledger:
 
   def populations(self) -> list[str]:
     """Returns the names of all populations, sorted."""
-    query = sa.select(ledger_store.entries.c.population).distinct()
+    table = ledger_store.entries
+    query = (
+      sa.select(table.c.population).where(table.c.kind != 'lease').distinct()
+    )
     with self._store.read() as connection:
       return sorted(connection.execute(query).scalars())
 
@@ -367,16 +386,7 @@ class Ledger:
       population: Which one.
       until: The last entry that counts; default: all.
     """
-    table = ledger_store.entries
-    query = (
-      sa.select(table.c.release)
-      .where(table.c.population == population, table.c.kind == 'draw')
-      .distinct()
-    )
-    if until is not None:
-      query = query.where(table.c.sequence <= until)
-    with self._store.read() as connection:
-      return sorted(connection.execute(query).scalars())
+    return self._distinct('release', population, until)
 
   def head(self) -> tuple[int, str]:
     """Returns (number of entries, digest of the last one)."""
@@ -418,7 +428,6 @@ class Ledger:
       sa.select(table.c.event, sa.func.count())
       .where(table.c.kind == 'draw')
       .group_by(table.c.event)
-      .order_by(table.c.event)
     )
     for column, value in (
       (table.c.population, population),
@@ -431,9 +440,21 @@ class Ledger:
       query = query.where(table.c.sequence <= until)
     with self._store.read() as connection:
       rows = connection.execute(query).all()
+    # Sorted here: the order of texts differs between databases.
     return tuple(
-      (ledger_state.event_of_text(text), count) for text, count in rows
+      (ledger_state.event_of_text(text), count) for text, count in sorted(rows)
     )
+
+  def count_draws(
+    self, *, run: str, release: str, round_number: int | None
+  ) -> int:
+    """Returns how often a round was charged: the attempts that it has had."""
+    with self._store.read() as connection:
+      return ledger_state.count_draws(connection, run, release, round_number)
+
+  def runs(self, population: str, *, until: int | None = None) -> list[str]:
+    """Returns the names of the runs that drew noise, as `releases` does."""
+    return self._distinct('run', population, until)
 
   def composed_event(self, population: str) -> dp_event.DpEvent:
     """Returns all that a population has paid for as one event."""
@@ -487,51 +508,55 @@ class Ledger:
       limit=limit,
     )
 
-  def verify(self) -> list[str]:
-    """Returns what is wrong with the ledger; an empty list if nothing is."""
-    with self._store.read() as connection:
-      mirrored: list[tuple[int, str]] | None = None
-      problems = []
-      try:
-        mirrored = self._store.read_mirror()
-      except LedgerDamagedError as error:
-        problems.append(str(error))
-      else:
-        if mirrored is None and self._store.mirror is not None:
-          problems.append(
-            f'{self._store.mirror.name!r} must be beside the ledger; it was'
-            ' removed, so truncation cannot be ruled out.'
-          )
-      heads = connection.execute(sa.select(ledger_store.head)).all()
-      rows = (
-        connection.execute(
-          sa.select(ledger_store.entries).order_by(
-            ledger_store.entries.c.sequence
-          )
-        )
-        .mappings()
-        .all()
-      )
-    if len(heads) != 1:
-      return [*problems, f'there must be one head record, got {len(heads)}.']
-    problems += ledger_state.chain_problems(heads[0], rows, mirrored or [])
-    if mirrored is not None and self._store.mirror is not None:
-      # Read again: each of the rows was announced before it was committed.
-      known = self._store.read_known()
-      lost = [
-        row['sequence']
-        for row in rows
-        if (row['sequence'], row['digest']) not in known
-      ]
-      if lost:
-        problems.append(
-          f'{self._store.mirror.name!r} must name every entry; it lacks'
-          f' {len(lost)} of {len(rows)}, the first is {lost[0]}: it was emptied'
-          ' or cut, so truncation cannot be ruled out.'
-        )
-    return problems
+  def verify(self, *, head: tuple[int, str] | None = None) -> list[str]:
+    """Returns what is wrong with the ledger; an empty list if nothing is.
+
+    Args:
+      head: (number of entries, digest of the last one) that was noted
+        elsewhere (`head()`, a certificate): without a mirror, only it shows
+        that the end was cut off or rewritten.
+    """
+    return ledger_verification.problems(self._store, head=head)
 
   # ---- inside ----
+
+  def _distinct(
+    self, column: str, population: str, until: int | None
+  ) -> list[str]:
+    table = ledger_store.entries
+    query = (
+      sa.select(table.c[column])
+      .where(table.c.population == population, table.c.kind == 'draw')
+      .distinct()
+    )
+    if until is not None:
+      query = query.where(table.c.sequence <= until)
+    with self._store.read() as connection:
+      return sorted(connection.execute(query).scalars())
+
+  def _append_lease(
+    self,
+    connection: sa.Connection,
+    row: sa.Row,
+    lease: leases_lib.Lease,
+    status: str,
+  ) -> dict[str, Any]:
+    return self._append(
+      connection,
+      row,
+      kind='lease',
+      population='',
+      release='',
+      run=lease.run,
+      round_number=None,
+      attempt=lease.generation,
+      event=events.canonical_text(dp_event.NoOpDpEvent()),
+      adjacency=guarantee.Adjacency.ADD_OR_REMOVE_ONE.value,
+      plan_digest='',
+      config_digest='',
+      code_revision='',
+      details=leases_lib.details(lease, status),
+    )
 
   def _append(
     self, connection: sa.Connection, row: sa.Row, **fields: Any

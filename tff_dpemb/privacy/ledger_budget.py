@@ -13,8 +13,8 @@ from dp_accounting import dp_event
 from tff_dpemb.privacy import accounting
 from tff_dpemb.privacy import events
 from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy import ledger_errors
 from tff_dpemb.privacy import ledger_state
-from tff_dpemb.privacy import ledger_store
 
 WARNING_SHARE = 0.8
 _LOOK_AHEAD = 1000
@@ -22,7 +22,7 @@ _LOOK_AHEAD = 1000
 Verdict = Literal['fits', 'warn', 'exceeds', 'unknown']
 
 
-class BudgetExceededError(ledger_store.LedgerError):
+class BudgetExceededError(ledger_errors.LedgerError):
   """A draw that would exceed the population's budget: it must not run.
 
   Attributes:

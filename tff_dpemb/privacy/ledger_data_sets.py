@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from tff_dpemb.privacy import ledger_errors
 from tff_dpemb.privacy import ledger_store
 
 DATA_DIGEST = 'data_digest'
@@ -45,7 +46,7 @@ class DataSets:
       LedgerError: So it is, or the digest is no text; it names the other.
     """
     if not isinstance(data_digest, str) or not data_digest:
-      raise ledger_store.LedgerError(
+      raise ledger_errors.LedgerError(
         f'data_digest must be a text that is not empty, got {data_digest!r}.'
       )
     others = sorted(
@@ -54,7 +55,7 @@ class DataSets:
       if digest == data_digest and name != population
     )
     if others:
-      raise ledger_store.LedgerError(
+      raise ledger_errors.LedgerError(
         f'data set {data_digest[:12]} is charged to population {others[0]!r},'
         f' got {population!r}: a budget is bound to users, not to a name; use'
         f' population {others[0]!r}. Nothing was charged.'

@@ -22,8 +22,9 @@ class Entry:
   Attributes:
     sequence: 1 for the first entry, without gaps.
     kind: 'draw' (noise was drawn), 'release' (an artefact left the private
-      boundary; costs nothing more) or 'budget'.
-    population: Data set of users that pays.
+      boundary; costs nothing more), 'budget', or 'lease' (a run's slot changed
+      hands).
+    population: Data set of users that pays; empty for a lease.
     release: What the draw belongs to, for example 'quickstart/model'.
     run: Which run.
     round_number: Round, or None for a draw without rounds.
@@ -178,43 +179,15 @@ def guarantee_of_state(state: State, delta: float) -> guarantee.Guarantee:
   )
 
 
-def chain_problems(
-  head: sa.Row, rows: Sequence[Any], mirrored: list[tuple[int, str]]
-) -> list[str]:
-  problems = []
-  previous = ledger_store.genesis_digest(head.ledger_id)
-  digests = {0: previous}
-  for position, row in enumerate(rows, start=1):
-    fields = dict(row)
-    name = f'entry {fields["sequence"]}'
-    if fields['sequence'] != position:
-      problems.append(
-        f'entry {position} must follow entry {position - 1}, got {name}: one'
-        ' was deleted, reordered or replayed.'
-      )
-      break
-    if fields['previous_digest'] != previous:
-      problems.append(f'{name} must be chained to the one before it.')
-    if fields['digest'] != ledger_store.entry_digest(fields):
-      problems.append(f'{name} must match its digest; it was edited.')
-    if fields['event_digest'] != events.text_digest(fields['event']):
-      problems.append(f'{name} must match the digest of its event.')
-    previous = fields['digest']
-    digests[position] = previous
-  if not problems and (head.entry_count, head.digest) != (len(rows), previous):
-    problems.append(
-      f'the head record counts {head.entry_count} entries, got {len(rows)}'
-      ' or another last one; the ledger was truncated.'
-    )
-  wrong = sorted(
-    count for count, digest in mirrored if digests.get(count) != digest
-  )
-  if wrong:
-    problems.append(
-      f'entry {wrong[0]} was acknowledged with another digest, or is gone; the'
-      ' ledger was truncated, rewritten or replaced by an older copy.'
-    )
-  return problems
+def lease_entries(
+  rows: Sequence[Mapping[str, Any]],
+) -> list[tuple[str, dict[str, Any]]]:
+  """Returns (run, details) of the rows that note a change of hands."""
+  return [
+    (row['run'], json.loads(row['details']))
+    for row in rows
+    if row['kind'] == 'lease'
+  ]
 
 
 def entry_from_fields(fields: dict[str, Any]) -> Entry:

@@ -1,40 +1,29 @@
-"""Where a ledger lies: tables, connections, and the mirror of its head.
+"""Where a ledger lies: its tables, in SQLite (the default) or PostgreSQL.
 
-SQLite is the default (write-ahead log, synchronous FULL, one writer at a time
-by BEGIN IMMEDIATE); any SQLAlchemy URL works in principle, with the head row
-locked for each write.
+A URL may name the mirror of the head (`ledger_mirror`) as `?mirror=PATH`.
+SQLite has one beside its file by default; on PostgreSQL it is optional, and
+must then be on a disk that all writers share.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import pathlib
-import re
-import sqlite3
-import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
 
-from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy import ledger_databases
+from tff_dpemb.privacy import ledger_errors
+from tff_dpemb.privacy import ledger_mirror
 
 SCHEMA_VERSION = 1
-_BUSY_SECONDS = 60
 
-
-class LedgerError(guarantee.PrivacyError):
-  """Base of the ledger's errors: nothing was charged."""
-
-
-class LedgerDamagedError(LedgerError):
-  """The ledger is not what was written: edited, truncated or replaced."""
-
-  exit_code = 5
-
+LedgerError = ledger_errors.LedgerError
+LedgerDamagedError = ledger_errors.LedgerDamagedError
 
 metadata = sa.MetaData()
 
@@ -83,14 +72,37 @@ leases = sa.Table(
   sa.Column('expires_at', sa.Float, nullable=False),
 )
 
-for _action in ('UPDATE', 'DELETE'):
+_APPEND_ONLY = 'entries are append-only'
+_TRIGGERS = [
+  (
+    'sqlite',
+    f'CREATE TRIGGER entries_no_{action.lower()} BEFORE {action} ON entries'
+    f" BEGIN SELECT RAISE(ABORT, '{_APPEND_ONLY}'); END",
+  )
+  for action in ('UPDATE', 'DELETE')
+]
+_TRIGGERS.append(
+  (
+    'postgresql',
+    'CREATE OR REPLACE FUNCTION entries_append_only() RETURNS trigger LANGUAGE'
+    f" plpgsql AS $$ BEGIN RAISE EXCEPTION '{_APPEND_ONLY}'; END $$",
+  )
+)
+_TRIGGERS += [
+  (
+    'postgresql',
+    f'CREATE TRIGGER entries_no_{action.lower()} BEFORE {action} ON entries FOR'
+    f' EACH {each} EXECUTE FUNCTION entries_append_only()',
+  )
+  for action, each in (
+    ('UPDATE', 'ROW'),
+    ('DELETE', 'ROW'),
+    ('TRUNCATE', 'STATEMENT'),
+  )
+]
+for _dialect, _statement in _TRIGGERS:
   sa.event.listen(
-    entries,
-    'after_create',
-    sa.DDL(
-      f'CREATE TRIGGER entries_no_{_action.lower()} BEFORE {_action} ON entries'
-      " BEGIN SELECT RAISE(ABORT, 'entries are append-only'); END"
-    ).execute_if(dialect='sqlite'),
+    entries, 'after_create', sa.DDL(_statement).execute_if(dialect=_dialect)
   )
 
 
@@ -107,35 +119,42 @@ def entry_digest(fields: dict[str, Any]) -> str:
 
 
 class Store:
-  """Connections to one ledger and the mirror of its head.
+  """Connections to one ledger, and the mirror of its head if it has one."""
 
-  The mirror is a text file beside a SQLite ledger (`<file>.head`): for each
-  entry a line '~count digest' before it is committed and 'count digest' once it
-  is acknowledged. A copy of the database from yesterday, or one with its last
-  entries cut off, disagrees with it; an entry with neither line means that the
-  mirror was cut. A crash between the two leaves the first, which is no alarm.
-  """
-
-  def __init__(self, engine: sa.Engine, mirror: pathlib.Path | None):
-    self._engine = engine
+  def __init__(
+    self,
+    database: ledger_databases.Database,
+    mirror: ledger_mirror.Mirror | None,
+  ):
+    self._database = database
     self.mirror = mirror
 
   @contextlib.contextmanager
   def read(self) -> Iterator[sa.Connection]:
     """Yields a connection with a consistent view."""
-    with _translated(self._engine), self._engine.begin() as connection:
-      yield connection
+    with ledger_databases.translated(self._database):
+      with self._database.engine.connect() as plain:
+        connection = plain.execution_options(**self._database.read_options)
+        with connection.begin():
+          yield connection
 
   @contextlib.contextmanager
   def write(self) -> Iterator[tuple[sa.Connection, sa.Row]]:
     """Yields a connection that alone may write, and the head row.
 
     Commits durably when the body succeeds, rolls back otherwise.
+
+    Raises:
+      LedgerOutcomeUnknownError: The connection was lost while committing.
+      LedgerError: Nothing was written.
     """
-    with _translated(self._engine):
-      with self._engine.connect() as plain:
-        connection = plain.execution_options(dpemb_write=True)
-        with connection.begin():
+    database = self._database
+    with ledger_databases.translated(database):
+      with database.engine.connect() as plain:
+        connection = plain.execution_options(**database.write_options)
+        transaction = connection.begin()
+        try:
+          database.prepare_write(connection)
           row = connection.execute(
             sa.select(head).with_for_update()
           ).one_or_none()
@@ -145,76 +164,34 @@ class Store:
               ' a copy.'
             )
           yield connection, row
+        except BaseException:
+          with contextlib.suppress(sa.exc.DBAPIError):
+            transaction.rollback()
+          raise
+        with ledger_databases.translated(database, committing=True):
+          transaction.commit()
 
   def announce(self, count: int, digest: str) -> None:
     """Notes an entry outside the database, durably, before it is committed."""
-    self._write_mirror(f'~{count} {digest}', durable=True)
+    if self.mirror is not None:
+      self.mirror.announce(count, digest)
 
   def append_mirror(self, count: int, digest: str) -> None:
     """Notes an entry outside the database, once it is durable inside."""
-    self._write_mirror(f'{count} {digest}', durable=False)
-
-  def _write_mirror(self, line: str, *, durable: bool) -> None:
-    if self.mirror is None:
-      return
-    try:
-      handle = os.open(
-        self.mirror, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644
-      )
-      try:
-        # A leading newline, so that a torn line never swallows the next one.
-        os.write(handle, f'\n{line}\n'.encode())
-        if durable:
-          os.fsync(handle)
-      finally:
-        os.close(handle)
-    except OSError as error:
-      raise LedgerError(
-        f"the ledger's mirror {str(self.mirror)!r} must be a writable file"
-        f' ({error.strerror}).'
-      ) from error
+    if self.mirror is not None:
+      self.mirror.acknowledge(count, digest)
 
   def read_mirror(self) -> list[tuple[int, str]] | None:
     """Returns the acknowledged (count, digest); None if there is no mirror.
 
     Raises:
-      LedgerDamagedError: A line is neither whole nor cut short by a crash, or
-        the mirror cannot be read.
+      LedgerDamagedError: It was edited, or cannot be read.
     """
-    lines = self._mirror_lines()
-    if lines is None:
-      return None
-    return [(count, digest) for mark, count, digest in lines if not mark]
-
-  def read_known(self) -> set[tuple[int, str]]:
-    """Returns (count, digest) of all entries that the mirror ever heard of."""
-    return {(count, digest) for _, count, digest in self._mirror_lines() or ()}
-
-  def _mirror_lines(self) -> list[tuple[str, int, str]] | None:
-    if self.mirror is None or not self.mirror.exists():
-      return None
-    try:
-      content = self.mirror.read_bytes()
-    except OSError as error:
-      raise LedgerDamagedError(
-        f"the ledger's mirror {str(self.mirror)!r} must be a readable file"
-        f' ({error.strerror}); restore it.'
-      ) from error
-    found = []
-    for line in content.decode('utf-8', errors='replace').splitlines():
-      whole = re.fullmatch(r'(~?)([0-9]{1,18}) ([0-9a-f]{64})', line)
-      if whole:
-        found.append((whole[1], int(whole[2]), whole[3]))
-      elif not re.fullmatch(r'~?([0-9]{1,18}( [0-9a-f]{0,63})?)?', line):
-        raise LedgerDamagedError(
-          f'{self.mirror.name!r} must hold lines of count and digest; one was'
-          ' edited: restore it.'
-        )
-    return found
+    return None if self.mirror is None else self.mirror.acknowledged()
 
   def close(self) -> None:
     """Closes all connections."""
-    self._engine.dispose()
+    self._database.engine.dispose()
 
 
 def open_store(
@@ -226,6 +203,7 @@ def open_store(
   """Returns the store at a SQLAlchemy URL or a SQLite file path.
 
   Raises:
+    LedgerUnavailableError: The server cannot be reached.
     LedgerError: The URL is wrong, the ledger is missing and `create` is
       false, or the database refused.
   """
@@ -234,116 +212,98 @@ def open_store(
     text = f'sqlite:///{os.path.abspath(text)}'
   try:
     parsed = sa.make_url(text)
-  except sa.exc.ArgumentError as error:
+  except (sa.exc.ArgumentError, ValueError) as error:
     raise LedgerError(
-      f'ledger must be a file path or a SQLAlchemy URL, got {text!r}.'
+      'ledger must be a file path or a SQLAlchemy URL, got'
+      f' {text.partition("?")[0]!r}.'
     ) from error
+  named = parsed.query.get('mirror')
+  parsed = parsed.difference_update_query(['mirror'])
+  if mirror is None and isinstance(named, str):
+    mirror = named
   mirror_path = None if mirror is None else pathlib.Path(mirror)
-  if parsed.get_backend_name() == 'sqlite':
-    if parsed.database in (None, '', ':memory:'):
+  match parsed.get_backend_name():
+    case 'sqlite':
+      file = _sqlite(parsed, create=create)
+      database: ledger_databases.Database = file
+      if mirror_path is None:
+        mirror_path = file.path.with_name(file.path.name + '.head')
+    case 'postgres' | 'postgresql':
+      database = ledger_databases.Postgres(parsed)
+    case other:
       raise LedgerError(
-        'ledger must be on disk, got an in-memory database; give a file.'
+        f'ledger must be SQLite or PostgreSQL, got {other!r}; give a file path'
+        ' or postgresql://HOST/DATABASE.'
       )
-    path = pathlib.Path(parsed.database)
-    if path.is_dir():
-      raise LedgerError(
-        f'ledger {str(path)!r} must be a file, got a directory; give the path'
-        ' of the SQLite file.'
-      )
-    if not create and not path.exists():
-      raise LedgerError(
-        f'ledger {str(path)!r} must exist; nothing was charged there yet.'
-      )
-    if mirror_path is None:
-      mirror_path = path.with_name(path.name + '.head')
-    if mirror_path.is_dir():
-      raise LedgerDamagedError(
-        f"the ledger's mirror {str(mirror_path)!r} must be a file, got a"
-        ' directory; move it away and restore the file.'
-      )
-    try:
-      path.parent.mkdir(parents=True, exist_ok=True)
-      return _open_sqlite(parsed, path, mirror_path)
-    except OSError as error:
-      raise LedgerError(
-        f'ledger {str(path)!r} could not be opened ({error.strerror}).'
-      ) from error
+  if mirror_path is not None and mirror_path.is_dir():
+    raise LedgerDamagedError(
+      f"the ledger's mirror {str(mirror_path)!r} must be a file, got a"
+      ' directory; move it away and restore the file.'
+    )
   try:
-    engine = sa.create_engine(parsed)
-  except (sa.exc.ArgumentError, ImportError) as error:
+    if mirror_path is not None:
+      mirror_path.parent.mkdir(parents=True, exist_ok=True)
+      # Not where the ledger is there already: that would hide a loss.
+      if isinstance(database, ledger_databases.Sqlite) and database.is_new:
+        mirror_path.open('ab').close()
+    with ledger_databases.translated(database):
+      _initialise(database, create=create)
+  except OSError as error:
     raise LedgerError(
-      f'ledger URL {parsed.render_as_string()!r} needs a driver that is not'
-      f' installed ({error}).'
+      f'ledger {database.name!r} could not be opened ({error.strerror}).'
     ) from error
-  with _translated(engine):
-    _initialise(engine)
-  return Store(engine, mirror_path)
+  return Store(
+    database,
+    None if mirror_path is None else ledger_mirror.Mirror(mirror_path),
+  )
 
 
-def _open_sqlite(
-  url: sa.URL, path: pathlib.Path, mirror: pathlib.Path
-) -> Store:
-  engine = sa.create_engine(url, connect_args={'timeout': _BUSY_SECONDS})
-  sa.event.listen(engine, 'connect', _on_connect)
-  sa.event.listen(engine, 'begin', _on_begin)
-  is_new = not path.exists()
-  if not is_new and not mirror.exists():
-    # Say so in `verify`, but do not invent a mirror: that would hide its loss.
-    lock_name = path
-  else:
-    lock_name = mirror
-  with open(lock_name, 'ab') as lock, _translated(engine):
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    _initialise(engine)
-  return Store(engine, mirror)
+def _sqlite(url: sa.URL, *, create: bool) -> ledger_databases.Sqlite:
+  if url.database in (None, '', ':memory:'):
+    raise LedgerError(
+      'ledger must be on disk, got an in-memory database; give a file.'
+    )
+  path = pathlib.Path(str(url.database))
+  if path.is_dir():
+    raise LedgerError(
+      f'ledger {str(path)!r} must be a file, got a directory; give the path'
+      ' of the SQLite file.'
+    )
+  if not create and not path.exists():
+    raise LedgerError(
+      f'ledger {str(path)!r} must exist; nothing was charged there yet.'
+    )
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise LedgerError(
+      f'ledger {str(path)!r} could not be opened ({error.strerror}).'
+    ) from error
+  return ledger_databases.Sqlite(url, path)
 
 
-def _on_connect(connection: Any, record: Any) -> None:
-  del record
-  connection.isolation_level = None  # SQLAlchemy's begin event does BEGIN.
-  cursor = connection.cursor()
-  deadline = time.monotonic() + _BUSY_SECONDS
-  while True:
-    try:
-      cursor.execute('PRAGMA journal_mode=WAL')
-      break
-    except sqlite3.OperationalError as error:
-      # Changing the mode does not wait for other connections by itself.
-      if 'locked' not in str(error) or time.monotonic() > deadline:
-        raise
-      time.sleep(0.01)
-  cursor.execute('PRAGMA synchronous=FULL')
-  cursor.close()
-
-
-def _on_begin(connection: sa.Connection) -> None:
-  write = connection.get_execution_options().get('dpemb_write', False)
-  connection.exec_driver_sql('BEGIN IMMEDIATE' if write else 'BEGIN')
-
-
-def _initialise(engine: sa.Engine) -> None:
-  with engine.connect() as plain:
+def _initialise(database: ledger_databases.Database, *, create: bool) -> None:
+  ours = set(metadata.tables)
+  with database.engine.connect() as plain:
     names = set(sa.inspect(plain).get_table_names())
-  if not {'entries', 'head', 'leases'} <= names:
-    with engine.connect() as plain:
-      connection = plain.execution_options(dpemb_write=True)
+  if not ours <= names:
+    if not create and not names & ours:
+      raise LedgerError(
+        f'ledger {database.name!r} must exist; nothing was charged there yet.'
+      )
+    with database.engine.connect() as plain:
+      connection = plain.execution_options(**database.write_options)
       with connection.begin():
-        if names & {'entries', 'head', 'leases'}:
+        database.prepare_set_up(connection)
+        names = set(sa.inspect(connection).get_table_names())
+        if ours & names and not ours <= names:
           raise LedgerDamagedError(
             'the ledger lacks a table; it was damaged: restore it from a copy.'
           )
-        metadata.create_all(connection)
-        ledger_id = uuid.uuid4().hex
-        connection.execute(
-          head.insert().values(
-            id=1,
-            ledger_id=ledger_id,
-            schema_version=SCHEMA_VERSION,
-            entry_count=0,
-            digest=genesis_digest(ledger_id),
-          )
-        )
-  with engine.connect() as plain:
+        if not ours <= names:
+          _create(connection)
+  with database.engine.connect() as plain:
+    database.check(plain)
     versions = plain.execute(sa.select(head.c.schema_version)).scalars().all()
   for version in versions:
     if version != SCHEMA_VERSION:
@@ -353,22 +313,15 @@ def _initialise(engine: sa.Engine) -> None:
       )
 
 
-@contextlib.contextmanager
-def _translated(engine: sa.Engine) -> Iterator[None]:
-  """Turns database errors into one line that says nothing was charged."""
-  try:
-    yield
-  except sa.exc.DBAPIError as error:
-    name = engine.url.render_as_string(hide_password=True)
-    if getattr(error.orig, 'sqlite_errorcode', None) in (
-      sqlite3.SQLITE_NOTADB,
-      sqlite3.SQLITE_CORRUPT,
-    ):
-      raise LedgerDamagedError(
-        f'{name!r} must be a ledger, got a file that is none or is damaged'
-        f' ({error.orig}); restore it from a backup. Nothing was charged.'
-      ) from error
-    raise LedgerError(
-      f'ledger {name!r} refused: {error.orig}. Nothing was charged; free space'
-      ' or wait for the other writer, then run again.'
-    ) from error
+def _create(connection: sa.Connection) -> None:
+  metadata.create_all(connection)
+  ledger_id = uuid.uuid4().hex
+  connection.execute(
+    head.insert().values(
+      id=1,
+      ledger_id=ledger_id,
+      schema_version=SCHEMA_VERSION,
+      entry_count=0,
+      digest=genesis_digest(ledger_id),
+    )
+  )
