@@ -1,8 +1,9 @@
 """From events to a Guarantee: the only place where epsilon is computed.
 
 The privacy loss distribution (PLD) answers first and RDP cross-checks it. The
-PLD grid is sized before it is built, so that low noise gives a coarser (still
-pessimistic) answer quickly instead of an exhausted machine.
+PLD grid is sized before it is built (`loss_distribution`), so that low noise or
+a million rounds give a coarser (still pessimistic) answer in seconds instead of
+an exhausted machine; where RDP is below such an answer, it is the accountant.
 
 Convention: the noise multiplier in an event is noise / sensitivity *under the
 stated adjacency*; a mechanism has doubled its sensitivity before it makes the
@@ -25,21 +26,16 @@ import numpy as np
 from dp_accounting import dp_event
 from dp_accounting import gaussian_mechanism
 from dp_accounting import privacy_accountant
-from dp_accounting.pld import privacy_loss_distribution
-from dp_accounting.pld import privacy_loss_mechanism
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from tff_dpemb.privacy import events
 from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy import loss_distribution
 
-FINE_GRID_POINTS = 6_000
-COARSE_GRID_POINTS = 1_200
-_FINEST_DISCRETISATION = 1e-4
-# Composition by FFT works in float64 and cuts tails of mass 1e-15 a step: a
-# smaller delta drowns in that error.
-PLD_DELTA_FLOOR = 1e-11
+FINE_GRID_POINTS = loss_distribution.FINE_GRID_POINTS
+COARSE_GRID_POINTS = loss_distribution.COARSE_GRID_POINTS
+PLD_DELTA_FLOOR = loss_distribution.DELTA_FLOOR
 _LARGEST_COUNT = 10**9
-_WIDEST_DISCRETISATION = 50.0  # Beyond, e^width overflows inside the library.
 
 _RELATIONS = {
   guarantee.Adjacency.ADD_OR_REMOVE_ONE: (
@@ -151,28 +147,38 @@ def _answer(
       warnings=_compare(epsilon, rdp_epsilon, 1e-9),
     )
 
-  if not _pld_supports(counts, adjacency):
+  leaves = distribution_leaves(counts, adjacency)
+  if leaves is None:
     why = 'the PLD does not know every event'
   elif delta < PLD_DELTA_FLOOR:
     why = f'delta is below {PLD_DELTA_FLOOR:g}, where the PLD is not exact'
   else:
-    grid = _discretisation(counts, grid_points)
-    epsilon = _pld_epsilon(counts, grid, delta)
-    if math.isfinite(epsilon):
+    grid = loss_distribution.choose_grid(leaves, grid_points)
+    composed = loss_distribution.compose(leaves, grid)
+    epsilon = math.inf if composed is None else composed.epsilon(delta)
+    if grid.is_coarse and rdp_epsilon is None:
+      rdp_epsilon = _rdp_epsilon(counts, adjacency, delta)
+    better = rdp_epsilon is not None and rdp_epsilon < epsilon
+    if math.isfinite(epsilon) and not (grid.is_coarse and better):
       note = (
-        f'The PLD grid was widened to {grid:.3g} to answer in seconds; epsilon'
-        ' is rounded up by it.'
+        f'The PLD grid was widened to {grid.width:.3g} to answer in seconds;'
+        ' epsilon is rounded up by it.'
       )
       return result(
         epsilon,
         accountant='PLD',
         cross_check=rdp_epsilon,
-        discretisation=grid,
+        discretisation=grid.width,
         zcdp_rho=rho,
-        assumptions=(note,) if grid > _FINEST_DISCRETISATION else (),
-        warnings=_compare(epsilon, rdp_epsilon, grid),
+        assumptions=(note,) if grid.is_coarse else (),
+        warnings=_compare(epsilon, rdp_epsilon, grid.rounding),
       )
-    why = 'the PLD has no finite answer'
+    why = (
+      f'the PLD grid would be {grid.width:.3g} wide to answer in seconds, which'
+      ' gives more'
+      if math.isfinite(epsilon)
+      else 'the PLD has no finite answer'
+    )
 
   if rdp_epsilon is None:
     rdp_epsilon = _rdp_epsilon(counts, adjacency, delta)
@@ -234,101 +240,45 @@ def max_count(
   return low
 
 
-@dataclasses.dataclass(frozen=True)
-class _Gaussian:
-  """A Gaussian that sees each user with a probability."""
+def distribution_leaves(
+  counts: events.Counts, adjacency: guarantee.Adjacency, *, users: int = 1
+) -> loss_distribution.Counts | None:
+  """Returns the events as leaves of a loss distribution, or None.
 
-  noise_multiplier: float
-  probability: float
+  None if one is no Gaussian, or is Poisson-sampled under replace-one.
 
-
-def _pld_leaf(leaf: dp_event.DpEvent) -> _Gaussian | None:
-  if isinstance(leaf, dp_event.GaussianDpEvent):
-    return _Gaussian(leaf.noise_multiplier, 1.0)
-  if isinstance(leaf, dp_event.PoissonSampledDpEvent) and isinstance(
-    leaf.event, dp_event.GaussianDpEvent
-  ):
-    return _Gaussian(leaf.event.noise_multiplier, leaf.sampling_probability)
-  return None
-
-
-def _gaussians(counts: events.Counts) -> list[tuple[_Gaussian, int]]:
-  found = [(_pld_leaf(leaf), count) for leaf, count in counts]
-  return [(leaf, count) for leaf, count in found if leaf is not None]
-
-
-def _pld_supports(
-  counts: events.Counts, adjacency: guarantee.Adjacency
-) -> bool:
-  for leaf, _ in counts:
-    gaussian = _pld_leaf(leaf)
-    if gaussian is None:
-      return False
-    if (
-      gaussian.probability < 1 and adjacency is guarantee.Adjacency.REPLACE_ONE
-    ):
-      return False
-  return True
-
-
-def _discretisation(counts: events.Counts, grid_points: int) -> float:
-  """Returns a grid width that gives no event more than `grid_points`.
-
-  The grid of T composed steps grows as sqrt(T), so beyond 1e5 steps the single
-  step gets fewer points.
+  Args:
+    counts: From `events.flatten`.
+    adjacency: Relation that the events' sensitivities refer to.
+    users: Size of a group that comes or goes together: of k users, each
+      sampled by itself, j are there with a binomial probability and move the
+      sum by up to j sensitivities (arXiv 2401.10294).
   """
-  steps = sum(count for _, count in counts)
-  if steps > 10**5:
-    grid_points = max(1000, int(grid_points * math.sqrt(10**5 / steps)))
-  widest = 0.0
-  for gaussian, _ in _gaussians(counts):
-    for kind in (
-      privacy_loss_mechanism.AdjacencyType.ADD,
-      privacy_loss_mechanism.AdjacencyType.REMOVE,
+  found: list[tuple[loss_distribution.Leaf, int]] = []
+  for leaf, count in counts:
+    if isinstance(leaf, dp_event.GaussianDpEvent):
+      alone = loss_distribution.Leaf(leaf.noise_multiplier / users, (0.0, 1.0))
+      found.append((alone, count))
+    elif (
+      isinstance(leaf, dp_event.PoissonSampledDpEvent)
+      and isinstance(leaf.event, dp_event.GaussianDpEvent)
+      and adjacency is not guarantee.Adjacency.REPLACE_ONE
     ):
-      bounds = privacy_loss_mechanism.GaussianPrivacyLoss(
-        gaussian.noise_multiplier,
-        sampling_prob=gaussian.probability,
-        adjacency_type=kind,
-      ).connect_dots_bounds()
-      widest = max(widest, bounds.epsilon_upper - bounds.epsilon_lower)
-  return max(_FINEST_DISCRETISATION, widest / grid_points)
+      shares = _binomial(users, float(leaf.sampling_probability))
+      multiplier = float(leaf.event.noise_multiplier)
+      found.append((loss_distribution.Leaf(multiplier, shares), count))
+    else:
+      return None
+  return tuple(found)
 
 
-@functools.lru_cache(maxsize=32)
-def _leaf_pld(
-  noise_multiplier: float, probability: float, discretisation: float
-) -> privacy_loss_distribution.PrivacyLossDistribution:
-  return privacy_loss_distribution.from_gaussian_mechanism(
-    noise_multiplier,
-    sampling_prob=probability,
-    value_discretization_interval=discretisation,
+def _binomial(users: int, probability: float) -> tuple[float, ...]:
+  return tuple(
+    math.comb(users, number)
+    * probability**number
+    * (1 - probability) ** (users - number)
+    for number in range(users + 1)
   )
-
-
-def _compose_pld(
-  counts: events.Counts, discretisation: float
-) -> privacy_loss_distribution.PrivacyLossDistribution:
-  total = None
-  for gaussian, count in _gaussians(counts):
-    part = _leaf_pld(
-      gaussian.noise_multiplier, gaussian.probability, discretisation
-    ).self_compose(count)
-    total = part if total is None else total.compose(part)
-  return total
-
-
-def _pld_epsilon(
-  counts: events.Counts, discretisation: float, delta: float
-) -> float:
-  """Returns epsilon by PLD; infinite where the library cannot tell."""
-  if discretisation > _WIDEST_DISCRETISATION:
-    return math.inf
-  try:
-    composed = _compose_pld(counts, discretisation)
-    return float(composed.get_epsilon_for_delta(delta))
-  except (ArithmeticError, ValueError):
-    return math.inf  # RDP then answers.
 
 
 @functools.lru_cache(maxsize=256)
