@@ -6,7 +6,9 @@ needs when it runs. Domain errors end in `launch.cli`, which prints one line.
 
 import contextlib
 import json
+import math
 import pathlib
+import re
 from typing import Any
 
 import click
@@ -40,9 +42,31 @@ def _ledger_option(command: Any) -> Any:
   type=click.IntRange(1),
   default=32,
   show_default=True,
+  metavar='N',
 )
 @click.option(
   '--cohort', 'cohorts', type=int, multiple=True, help='Users a round; repeat.'
+)
+@click.option(
+  '--noise',
+  type=click.Choice(['independent', 'tree', 'banded', 'blt']),
+  multiple=True,
+  default=('independent',),
+  metavar='KIND',
+  help='independent, tree, banded or blt; repeat.',
+)
+@click.option(
+  '--examples-per-user',
+  type=click.IntRange(1),
+  default=8,
+  show_default=True,
+  metavar='N',
+)
+@click.option(
+  '--runs',
+  type=click.IntRange(2),
+  metavar='N',
+  help='Show what choosing among N runs costs.',
 )
 @click.option('--json', 'as_json', is_flag=True, help='Print JSON.')
 def plan(
@@ -52,49 +76,103 @@ def plan(
   rounds: int,
   users_per_virtual_client: int,
   cohorts: tuple[int, ...],
+  noise: tuple[str, ...],
+  examples_per_user: int,
+  runs: int | None,
   as_json: bool,
 ) -> None:
   """Shows which noise each cohort size needs for a budget.
 
-  User level, add-or-remove-one-user, Poisson sampling; one user moves the sum
-  by 2 x clip. The smaller the noise of the mean, the better it learns.
+  User level, add-or-remove-one-user. Independent noise is for Poisson samples,
+  the other kinds for a schedule. The less noise of the total, the better.
 
   \b
   Example:
-    dpemb plan --population 19547 --epsilon 4 --rounds 8
+    dpemb plan --population 1000000 --epsilon 4 --noise independent --noise blt
   """
-  from tff_dpemb.privacy import calibration
   from tff_dpemb.privacy import plan as plan_lib
+  from tff_dpemb.privacy import planning
 
   if delta is None:
     delta = plan_lib.default_delta(population)
-  rows = calibration.cohort_table(
-    population,
-    epsilon=epsilon,
-    delta=delta,
-    rounds=rounds,
-    users_per_virtual_client=users_per_virtual_client,
-    cohorts=cohorts,
-  )
+  rows = [
+    row
+    for kind in dict.fromkeys(noise)
+    for row in planning.cohort_table(
+      population,
+      epsilon=epsilon,
+      delta=delta,
+      rounds=rounds,
+      users_per_virtual_client=users_per_virtual_client,
+      cohorts=cohorts,
+      noise=kind,
+      examples_per_user=examples_per_user,
+    )
+  ]
+  tuning = [_tuning_costs(row, runs) for row in rows] if runs else None
   if as_json:
-    import dataclasses
-
-    click.echo(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
+    content = [row.to_json() for row in rows]
+    for item, cost in zip(content, tuning or [], strict=False):
+      item['tuning'] = {'mean_runs': runs, 'epsilon': cost}
+    click.echo(json.dumps(content, indent=2))
     return
   click.echo(
     f'population {population}, {rounds} rounds, epsilon <= {epsilon:g} at delta'
     f' {delta:.3g} (user level, add-or-remove-one-user)'
   )
   click.echo(
-    f'{"users/round":>12} {"virtual":>8} {"noise":>9} {"epsilon":>8}'
-    f' {"noise of mean":>14} {"users trained":>14}'
+    f'{"noise":<11} {"users/round":>11} {"virtual":>8} {"times":>6}'
+    f' {"noise":>9} {"epsilon":>8} {"of mean":>9} {"of total":>9}'
+    f' {"users trained":>14} {"examples":>12}'
   )
   for row in rows:
+    cells = row.to_json()
     click.echo(
-      f'{row.users_per_round:>12} {row.virtual_clients:>8}'
-      f' {row.noise_multiplier:>9.4g} {row.epsilon:>8.4g}'
-      f' {row.noise_of_mean:>14.4g} {row.users_trained:>14}'
+      f'{cells["noise"]:<11} {cells["users_per_round"]:>11}'
+      f' {cells["virtual_clients"]:>8} {row.participations:>6.3g}'
+      f' {cells["noise_multiplier"]:>9.4g} {row.epsilon:>8.4g}'
+      f' {row.noise_of_mean:>9.3g} {row.noise_of_total:>9.3g}'
+      f' {row.users_trained:>14} {row.examples_trained:>12}'
     )
+  click.echo(
+    'times: rounds of one user; noise: on the sum / clip norm; of mean, of'
+    ' total: noise of a round, and of all rounds so far at worst, / clip norm'
+  )
+  if tuning:
+    click.echo(
+      f'epsilon of choosing among runs like these, a secret random number of'
+      f' them (mean {runs}) of which the best one alone is released, and of all'
+      f' {runs} composed:'
+    )
+    click.echo(
+      f'{"noise":<11} {"users/round":>11}'
+      + ''.join(f' {rule:>12}' for rule in tuning[0])
+    )
+    for row, cost in zip(rows, tuning, strict=True):
+      cells = row.to_json()
+      click.echo(
+        f'{cells["noise"]:<11} {cells["users_per_round"]:>11}'
+        + ''.join(f' {value or math.inf:>12.4g}' for value in cost.values())
+      )
+
+
+def _tuning_costs(row: Any, runs: int) -> dict[str, float | None]:
+  """Returns epsilon of each way to choose among runs of a planning row."""
+  from tff_dpemb.privacy import guarantee
+  from tff_dpemb.privacy import tuning
+
+  found = tuning.costs(
+    row.plan.event(row.plan.rounds),
+    runs=runs,
+    delta=row.plan.delta,
+    adjacency=row.plan.adjacency,
+  )
+  return {
+    f'{cost.rule} x {cost.mean_runs:g}'
+    if cost.rule == tuning.COMPOSED
+    else cost.rule: guarantee.epsilon_to_json(cost.guarantee.epsilon)
+    for cost in found
+  }
 
 
 @click.group()
@@ -159,11 +237,19 @@ def ledger_show(
 
 @ledger.command('verify')
 @_ledger_option
-def ledger_verify(url: str) -> None:
+@click.option(
+  '--head',
+  'noted',
+  metavar='COUNT:DIGEST',
+  help='A head noted earlier, which must still be there.',
+)
+def ledger_verify(url: str, noted: str | None) -> None:
   """Checks the hash chain; exit code 5 if anything was changed.
 
-  Finds entries that were edited, deleted, reordered or replayed, and a ledger
-  that was truncated or replaced by an older copy.
+  Finds entries that were edited, deleted, reordered or replayed, leases that
+  were, and a ledger that was truncated or replaced by an older copy. On
+  PostgreSQL without a mirror, an end that was cut off or rewritten is found
+  only with --head; it prints the one to note.
 
   \b
   Example:
@@ -171,14 +257,22 @@ def ledger_verify(url: str) -> None:
   """
   from tff_dpemb.privacy import ledger as ledger_lib
 
+  head = None if noted is None else _parse_head(noted)
   with ledger_lib.Ledger.open(url, create=False) as book:
-    problems = book.verify()
-    count, digest = book.head()
-  for problem in problems:
-    click.echo(f'problem: {problem}', err=True)
-  if problems:
-    raise click.exceptions.Exit(_VERIFICATION_FAILED)
-  click.echo(f'{count} entries, chain whole, head {digest}')
+    problems = book.verify(head=head)
+    count, digest = book.head() if not problems else (0, '')
+  _fail_on(problems)
+  click.echo(f'{count} entries, chain whole, head {count}:{digest}')
+
+
+def _parse_head(text: str) -> tuple[int, str]:
+  found = re.fullmatch(r'([0-9]{1,18}):([0-9a-f]{64})', text)
+  if found is None:
+    raise click.UsageError(
+      '--head must be COUNT:DIGEST as `dpemb ledger verify` prints it, got'
+      f' {text!r}.'
+    )
+  return int(found[1]), found[2]
 
 
 @ledger.command('export')
@@ -266,7 +360,7 @@ def ledger_budget(
 
 @click.group()
 def certificate() -> None:
-  """Reads and checks privacy certificates: show, verify.
+  """Privacy certificates: show, verify, keygen, sign.
 
   \b
   Example:
@@ -295,7 +389,7 @@ def certificate_show(path: str | None, form: str, schema: bool) -> None:
   from tff_dpemb.privacy import certificate_schema
 
   if schema:
-    click.echo(json.dumps(certificate_schema.SCHEMA, indent=2))
+    click.echo(json.dumps(certificate_schema.published(), indent=2))
     return
   if path is None:
     raise click.UsageError('PATH must be given.')
@@ -315,12 +409,17 @@ def certificate_show(path: str | None, form: str, schema: bool) -> None:
 @certificate.command('verify')
 @click.argument('path')
 @click.option('--ledger', 'url', metavar='URL', help='Check against this too.')
-def certificate_verify(path: str, url: str | None) -> None:
+@click.option(
+  '--public-key', metavar='FILE', help='It must be signed by this key.'
+)
+def certificate_verify(
+  path: str, url: str | None, public_key: str | None
+) -> None:
   """Recomputes a certificate; exit code 5 if anything does not hold.
 
   Epsilon is recomputed from the mechanism and the sampling alone, the hashes
-  of the artefacts beside it are checked, and with --ledger that every draw of
-  the release is certified.
+  of the artefacts beside it are checked, with --ledger that every draw of the
+  release is certified, and with --public-key who signed it.
 
   \b
   Example:
@@ -334,15 +433,87 @@ def certificate_verify(path: str, url: str | None) -> None:
     book = None
     if url is not None:
       book = stack.enter_context(ledger_lib.Ledger.open(url, create=False))
-    problems = certificate_lib.verify(place, ledger=book)
-  for problem in problems:
-    click.echo(f'problem: {problem}', err=True)
-  if problems:
-    raise click.exceptions.Exit(_VERIFICATION_FAILED)
+    problems = certificate_lib.verify(place, ledger=book, public_key=public_key)
+  _fail_on(problems)
   content = certificate_lib.read(place)
   click.echo(f'holds: {content["statement"]["text"]}')
   if url is None:
     click.echo('not checked against a ledger (give --ledger)')
+  if public_key is not None:
+    click.echo(f'signed by the key of {public_key}')
+  elif 'signature' in content:
+    click.echo(
+      f'signed by key {content["signature"]["public_key"][:16]}, not checked'
+      ' whose it is (give --public-key)'
+    )
+
+
+@certificate.command('keygen')
+@click.argument('path')
+def certificate_keygen(path: str) -> None:
+  """Makes a key to sign with: PATH (keep it secret) and PATH.pub (hand it out).
+
+  \b
+  Example:
+    dpemb certificate keygen keys/privacy-office
+  """
+  from tff_dpemb.privacy import certificate as certificate_lib
+
+  public = certificate_lib.make_key(path)
+  click.echo(f'private key {path} (mode 0600), public key {public}')
+
+
+@certificate.command('sign')
+@click.argument('path')
+@click.option('--key', required=True, metavar='FILE', help='Private key.')
+@click.option('--ledger', 'url', metavar='URL', help='Check against this too.')
+def certificate_sign(path: str, key: str, url: str | None) -> None:
+  """Signs a certificate that holds, in its file; replaces a signature.
+
+  What does not verify is not signed (exit code 5). The page and the export's
+  manifest beside it are brought in step.
+
+  \b
+  Example:
+    dpemb certificate sign export/1 --key keys/privacy-office
+  """
+  from tff_dpemb import artifacts
+  from tff_dpemb.privacy import certificate as certificate_lib
+  from tff_dpemb.privacy import ledger as ledger_lib
+
+  place = _certificate_path(path)
+  content = certificate_lib.read(place)
+  content.pop('signature', None)
+  with contextlib.ExitStack() as stack:
+    book = None
+    if url is not None:
+      book = stack.enter_context(ledger_lib.Ledger.open(url, create=False))
+    problems = certificate_lib.verify(
+      content, ledger=book, directory=place.parent
+    )
+  _fail_on(problems)
+  signed = certificate_lib.sign(content, key)
+  certificate_lib.write(place, signed)
+  manifest = place.with_name('manifest.json')
+  if manifest.exists():
+    # An export is opened only with the certificate that its manifest names.
+    listed = artifacts.read_json(manifest)
+    if isinstance(listed, dict) and listed.get('certificate_sha256'):
+      listed['certificate_sha256'] = artifacts.sha256_of(place)
+      artifacts.atomic_write_json(manifest, listed)
+  page = place.with_name('certificate.html')
+  if page.exists():
+    artifacts.atomic_write_bytes(page, certificate_lib.to_html(signed).encode())
+  click.echo(
+    f'signed {place} with key {signed["signature"]["public_key"][:16]}'
+  )
+
+
+def _fail_on(problems: list[str]) -> None:
+  for problem in problems:
+    click.echo(f'problem: {problem}', err=True)
+  if problems:
+    raise click.exceptions.Exit(_VERIFICATION_FAILED)
 
 
 def _certificate_path(path: str) -> pathlib.Path:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from launch import audit_commands
 from launch import revision
 from launch import run_directory
 from launch import stages
@@ -255,21 +256,27 @@ def synthesize(run: Run) -> None:
     ) -> dict[str, bytes]:
       """Certificate and record of the release, before the set is visible."""
       document = certificate.build_for_synthesis(
-        ledger=ledger,
-        population=run.config.privacy.population,
-        run=run.config.name,
-        release=release,
+        charged=certificate.Charged(
+          ledger, run.config.privacy.population, run.config.name, release
+        ),
+        context=certificate.Context(
+          simulation=run.config.privacy.simulation,
+          seen_without_protection=assessment.SEEN_WITHOUT_PROTECTION,
+          data_accesses=result.data_accesses(),
+          utility={'accuracy': assess(result).to_json()['accuracy']},
+          audits=_audits(run, 'synthetic'),
+        ),
+        provenance=certificate.Provenance(
+          artifacts=hashes,
+          plan_digest=result.manifest['plan_digest'],
+          config_digest=run.config.digest(),
+          code_revision=revision.code_revision(),
+          data_digest=private.digest,
+          lock_digest=revision.lock_digest(),
+        ),
         population_size=private.num_users,
         delta=delta,
-        simulation=run.config.privacy.simulation,
         encoder=f'export {exported.digest}, trained on the same users',
-        seen_without_protection=assessment.SEEN_WITHOUT_PROTECTION,
-        utility={'accuracy': assess(result).to_json()['accuracy']},
-        artifacts=hashes,
-        config_digest=run.config.digest(),
-        code_revision=revision.code_revision(),
-        data_digest=private.digest,
-        lock_digest=revision.lock_digest(),
         **result.certificate_arguments(),
       )
       ledger.record_release(
@@ -325,28 +332,35 @@ def _training_certificate(run, ledger, trained, artifact_digest):
     else 'none'
   )
   document = certificate.build_for_training(
-    plan=plan_lib.PrivacyPlan.from_json(trained['plan']),
-    ledger=ledger,
-    population=run.config.privacy.population,
-    run=run.config.name,
-    release=stages.model_release(run),
+    plan_lib.PrivacyPlan.from_json(trained['plan']),
+    charged=certificate.Charged(
+      ledger,
+      run.config.privacy.population,
+      run.config.name,
+      stages.model_release(run),
+    ),
+    context=certificate.Context(
+      simulation=run.config.privacy.simulation,
+      max_examples_per_user=run.config.training.max_examples_per_user,
+      seen_without_protection=_RESTRICTED_METRICS,
+      data_accesses={
+        'figures on held-out validation and test users (not in the'
+        ' population)': 'not covered'
+      },
+      utility=_utility(run),
+      audits=_audits(run, 'training'),
+    ),
+    provenance=certificate.Provenance(
+      artifact_digest=artifact_digest,
+      config_digest=run.config.digest(),
+      code_revision=revision.code_revision(),
+      data_digest=trained['private_store'],
+      lock_digest=revision.lock_digest(),
+    ),
     rounds_completed=trained['rounds'],
-    simulation=run.config.privacy.simulation,
     final_clip_norm=trained['final_clip_norm'],
-    max_examples_per_user=run.config.training.max_examples_per_user,
-    seen_without_protection=_RESTRICTED_METRICS,
-    data_accesses={
-      'figures on held-out validation and test users (not in the population)': (
-        'not covered'
-      )
-    },
     pretraining=source,
-    utility=_utility(run),
-    artifact_digest=artifact_digest,
-    config_digest=run.config.digest(),
-    code_revision=revision.code_revision(),
-    data_digest=trained['private_store'],
-    lock_digest=revision.lock_digest(),
+    participation=trained.get('participation', 'not measured'),
   )
   ledger.record_release(
     population=run.config.privacy.population,
@@ -357,6 +371,24 @@ def _training_certificate(run, ledger, trained, artifact_digest):
     code_revision=revision.code_revision(),
   )
   return document
+
+
+def _audits(run: Run, what: str) -> list[dict[str, Any]]:
+  """Returns the audit that was made before this release, if one was.
+
+  Raises:
+    StageError: The audit contradicts the claim; nothing may be published.
+  """
+  found = audit_commands.for_certificate(run, what)
+  if found is None:
+    return []
+  if found['verdict'] != 'consistent':
+    raise stages.StageError(
+      f'the {what} audit of run {run.config.name!r} must be consistent with the'
+      f' claim, got {found["verdict"]!r}; nothing was published. See'
+      f' {str(audit_commands.audit_path(run))!r}.'
+    )
+  return [found]
 
 
 def _utility(run: Run) -> dict[str, Any] | None:

@@ -43,7 +43,7 @@ def report(run: Run) -> None:
     content = {
       'schema': report_schema.SCHEMA,
       'training': _training(run, trained),
-      'privacy': _privacy(run),
+      'privacy': _privacy(run, trained),
       'verification': _verification(figures),
       'retrieval': {
         'recall_at_1': figures['trained']['recall_at_1']['value'],
@@ -105,17 +105,19 @@ def _training(run: Run, trained: dict[str, Any]) -> dict[str, Any]:
   }
 
 
-def _privacy(run: Run) -> dict[str, Any]:
+def _privacy(run: Run, trained: dict[str, Any]) -> dict[str, Any]:
   """Epsilon of the run as executed: every draw in the ledger is counted."""
   plan = stages.private_plan(run)
   with stages.open_ledger(run) as ledger:
     draws = stages.draws_of_model(ledger, run)
     population = run.config.privacy.population
     spent = ledger.spent(population, plan.delta)
-  proved = plan.guarantee(draws)
+  rounds = plan.rounds if plan.is_charged_at_start else trained['rounds']
+  replays = draws - trained['rounds']
+  proved = plan.guarantee(rounds, replays=replays)
   extrapolated = (
     plan.extrapolate(run.config.privacy.extrapolate_to)
-    if plan.mechanism.noise_multiplier > 0
+    if plan.mechanism.noise_multiplier > 0 and plan.sampler.kind == 'poisson'
     else []
   )
   to_json = guarantee.epsilon_to_json
@@ -125,8 +127,8 @@ def _privacy(run: Run) -> dict[str, Any]:
     'adjacency': plan.adjacency.value,
     'accountant': proved.accountant,
     'draws': draws,
-    'epsilon_naive': to_json(plan.naive_epsilon(draws)),
-    'epsilon_unamplified': to_json(plan.unamplified_epsilon(draws)),
+    'epsilon_naive': to_json(plan.naive_epsilon(rounds, replays)),
+    'epsilon_unamplified': to_json(plan.unamplified_epsilon(rounds, replays)),
     'extrapolated': [item.to_json() for item in extrapolated],
     'simulation': run.config.privacy.simulation,
     'population_epsilon_all_releases': to_json(spent.epsilon),

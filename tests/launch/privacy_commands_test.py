@@ -10,6 +10,7 @@ from dp_accounting import dp_event
 
 from launch import cli
 from launch import privacy_commands
+from tff_dpemb import artifacts
 from tff_dpemb.privacy import certificate as certificate_lib
 from tff_dpemb.privacy import events
 from tff_dpemb.privacy import guarantee
@@ -117,10 +118,34 @@ def test_plan_prints_a_table_that_keeps_to_the_budget(run):
   assert 3.9 < row['epsilon'] <= 4.0
 
 
+def test_plan_compares_kinds_of_noise_and_shows_what_tuning_costs(run):
+  arguments = ['--population', '100000', '--rounds', '20', '--cohort', '5000']
+  arguments += ['--noise', 'tree', '--noise', 'blt', '--runs', '10']
+  result = run('plan', *arguments)
+  assert result.exit_code == 0
+  for text in ('tree ', 'blt ', 'examples', 'logarithmic', 'all runs x 10'):
+    assert text in result.output
+  tree, blt = json.loads(run('plan', *arguments, '--json').output)
+  assert (tree['noise'], blt['noise']) == ('tree', 'blt')
+  assert blt['noise_of_total'] < tree['noise_of_total']
+  for row in (tree, blt):
+    assert row['participations'] == 1
+    assert row['examples_trained'] == 20 * 5000 * 8
+    costs = row['tuning']['epsilon']
+    assert costs['all runs x 1'] == pytest.approx(row['epsilon'])
+    assert costs['all runs x 1'] < costs['logarithmic'] < costs['all runs x 10']
+
+
+def test_plan_refuses_a_kind_of_noise_it_does_not_know(run):
+  result = run('plan', '--population', '100', '--noise', 'white')
+  assert result.exit_code == 2
+  assert "'white' is not one of" in result.errors
+
+
 def test_plan_refuses_in_one_line(run):
   result = run('plan', '--population', 100, '--delta', 0.5)
   assert result.exit_code == 2
-  assert 'population must be at least 2 and delta in' in result.errors
+  assert 'delta must be in (0, 1 / population = 0.01)' in result.errors
   assert len(result.errors.splitlines()) == 1
 
 
@@ -187,13 +212,13 @@ def test_readers_do_not_make_a_ledger(run, tmp_path):
 def test_certificate_verify_and_show(run, url, tmp_path):
   with ledger_lib.Ledger.open(url) as book:
     content = certificate_lib.build_for_synthesis(
-      ledger=book,
-      population='glyphs',
-      run='quick',
-      release='quick/synthetic',
+      charged=certificate_lib.Charged(
+        book, 'glyphs', 'quick', 'quick/synthetic'
+      ),
+      context=certificate_lib.Context(simulation=False),
+      provenance=certificate_lib.Provenance(),
       population_size=5000,
       delta=1e-5,
-      simulation=False,
       queries=[],
     )
   path = tmp_path / 'certificate.json'
@@ -212,13 +237,106 @@ def test_certificate_verify_and_show(run, url, tmp_path):
     content
   )
   assert json.loads(run(group, 'show', '--schema').output)['title'] == (
-    'dpemb.certificate/2'
+    'dpemb.certificate/3'
   )
   content['accounting']['epsilon'] *= 0.5
   certificate_lib.write(path, content)
   result = run(group, 'verify', path)
   assert result.exit_code == 5
   assert 'problem: accounting.epsilon must be' in result.errors
+
+
+def test_a_noted_head_is_looked_for(run, url):
+  command = ('ledger', 'verify', '--ledger', url)
+  noted = run(*command).output.split()[-1]
+  assert run(*command, '--head', noted).exit_code == 0
+  count, _, digest = noted.partition(':')
+  result = run(*command, '--head', f'{int(count) + 1}:{digest}')
+  assert result.exit_code == 5
+  assert 'must have the noted digest' in result.errors
+  result = run(*command, '--head', 'yesterday')
+  assert result.exit_code == 2
+  assert 'COUNT:DIGEST' in result.errors
+
+
+@pytest.fixture(name='certified')
+def _certified(url, tmp_path):
+  """A directory with a certificate and its page."""
+  directory = tmp_path / 'export'
+  directory.mkdir()
+  with ledger_lib.Ledger.open(url) as book:
+    content = certificate_lib.build_for_synthesis(
+      charged=certificate_lib.Charged(
+        book, 'glyphs', 'quick', 'quick/synthetic'
+      ),
+      context=certificate_lib.Context(simulation=False),
+      provenance=certificate_lib.Provenance(),
+      population_size=5000,
+      delta=1e-5,
+      queries=[],
+    )
+  certificate_lib.write(directory / 'certificate.json', content)
+  (directory / 'certificate.html').write_text('old page')
+  return directory
+
+
+def test_a_certificate_is_signed_and_checked(run, url, certified, tmp_path):
+  key, other = tmp_path / 'key', tmp_path / 'other'
+  for name in (key, other):
+    assert run('certificate', 'keygen', name).exit_code == 0
+  verify = ('certificate', 'verify', certified, '--public-key')
+  result = run(*verify, f'{key}.pub')
+  assert result.exit_code == 5
+  assert 'is not signed' in result.errors
+  sign = ('certificate', 'sign', certified, '--key', key, '--ledger', url)
+  assert run(*sign).exit_code == 0
+  assert run(*verify, f'{key}.pub').exit_code == 0
+  assert 'signed by ed25519 key' in (
+    (certified / 'certificate.html').read_text()
+  )
+  result = run(*verify, f'{other}.pub')
+  assert result.exit_code == 5
+  assert 'must be of key' in result.errors
+  assert (
+    'not checked whose it is' in run('certificate', 'verify', certified).output
+  )
+
+  path = certified / 'certificate.json'
+  forged = json.loads(path.read_text())
+  forged['setting']['trust'] = 'nobody'
+  certificate_lib.write(path, certificate_lib.seal(forged))
+  result = run(*verify, f'{key}.pub')
+  assert result.exit_code == 5
+  assert 'was altered' in result.errors
+
+
+def test_a_signed_export_can_still_be_opened(run, certified, tmp_path):
+  run('certificate', 'keygen', tmp_path / 'key')
+  path, manifest = (
+    certified / name for name in ('certificate.json', 'manifest.json')
+  )
+  listed = {'files': {}, 'certificate_sha256': artifacts.sha256_of(path)}
+  artifacts.atomic_write_json(manifest, listed)
+  sign = ('certificate', 'sign', certified, '--key', tmp_path / 'key')
+  assert run(*sign).exit_code == 0
+  assert artifacts.read_json(manifest) == {
+    'files': {},
+    'certificate_sha256': artifacts.sha256_of(path),
+  }
+  assert artifacts.read_json(manifest) != listed
+
+
+def test_what_does_not_hold_is_not_signed(run, certified, tmp_path):
+  run('certificate', 'keygen', tmp_path / 'key')
+  path = certified / 'certificate.json'
+  content = json.loads(path.read_text())
+  content['accounting']['epsilon'] *= 0.5
+  certificate_lib.write(path, certificate_lib.seal(content))
+  before = path.read_bytes()
+  result = run('certificate', 'sign', certified, '--key', tmp_path / 'key')
+  assert result.exit_code == 5
+  assert 'accounting.epsilon must be' in result.errors
+  assert path.read_bytes() == before
 
 
 def test_certificate_errors_are_one_line(run, tmp_path):

@@ -1,8 +1,11 @@
 """Certificates: built from the ledger, recomputed, and hard to bend."""
 
+import collections
 import copy
+import dataclasses
 import json
 import math
+import pathlib
 
 import pytest
 from dp_accounting import dp_event
@@ -11,11 +14,13 @@ from tff_dpemb import artifacts
 from tff_dpemb.privacy import certificate as certificate_lib
 from tff_dpemb.privacy import certificate_document as document
 from tff_dpemb.privacy import certificate_schema
+from tff_dpemb.privacy import correlated
 from tff_dpemb.privacy import events
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy import ledger as ledger_lib
 from tff_dpemb.privacy import mechanisms
 from tff_dpemb.privacy import plan as plan_lib
+from tff_dpemb.privacy import profile
 
 _PLAN = plan_lib.PrivacyPlan(
   sampler=plan_lib.PoissonSampler(5000, 256),
@@ -57,10 +62,28 @@ def _book(tmp_path):
     yield book
 
 
-def _for_training(book, **changes):
+_CONTEXT = {field.name for field in dataclasses.fields(certificate_lib.Context)}
+_PROVENANCE = {
+  field.name for field in dataclasses.fields(certificate_lib.Provenance)
+}
+
+
+def _arguments(book, values):
+  """Sorts flat values into what the builders take."""
+  charged = {
+    name: values.pop(name) for name in ('population', 'run', 'release')
+  }
+  context = {name: values.pop(name) for name in _CONTEXT & set(values)}
+  provenance = {name: values.pop(name) for name in _PROVENANCE & set(values)}
+  return values | {
+    'charged': certificate_lib.Charged(book, **charged),
+    'context': certificate_lib.Context(**context),
+    'provenance': certificate_lib.Provenance(**provenance),
+  }
+
+
+def _for_training(book, plan=_PLAN, **changes):
   values = {
-    'plan': _PLAN,
-    'ledger': book,
     'population': 'glyphs',
     'run': 'quick',
     'release': 'quick/model',
@@ -72,12 +95,13 @@ def _for_training(book, **changes):
     'config_digest': 'b' * 64,
     'code_revision': 'c0ffee',
   }
-  return certificate_lib.build_for_training(**(values | changes))
+  return certificate_lib.build_for_training(
+    plan, **_arguments(book, values | changes)
+  )
 
 
 def _for_synthesis(book, **changes):
   values = {
-    'ledger': book,
     'population': 'glyphs',
     'run': 'quick',
     'release': 'quick/synthetic',
@@ -89,7 +113,9 @@ def _for_synthesis(book, **changes):
     'dropped_classes': ('radical 9',),
     'utility': {'accuracy': 0.7},
   }
-  return certificate_lib.build_for_synthesis(**(values | changes))
+  return certificate_lib.build_for_synthesis(
+    **_arguments(book, values | changes)
+  )
 
 
 def test_a_model_certificate_states_the_run_as_executed(book):
@@ -115,7 +141,9 @@ def test_a_model_certificate_states_the_run_as_executed(book):
   assert content['adjacency']['sensitivity_multiple'] == 2
   assert content['sampling']['probability'] == 256 / 5000
   assert content['simulation'] is False
-  assert content['audit'] == {'status': 'not run'}
+  assert content['audit'] == {'status': 'not run', 'results': []}
+  assert content['mechanism']['redrawn'] == 1
+  assert content['tuning']['runs_in_ledger'] == 1
   assert content['composition']['releases'] == [
     'quick/model',
     'quick/synthetic',
@@ -204,6 +232,84 @@ def test_no_noise_is_certified_as_no_guarantee(book):
   assert certificate_lib.verify(certificate_lib.seal(content)) != []
 
 
+def test_a_model_certificate_states_more_than_one_epsilon(book):
+  numbers = _for_training(book)['accounting']
+  event = _PLAN.event(7)
+  assert [row['delta'] for row in numbers['profile']] == pytest.approx(
+    [1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10]
+  )
+  epsilons = [row['epsilon'] for row in numbers['profile']]
+  assert epsilons == sorted(epsilons)
+  assert epsilons[3] == pytest.approx(_PLAN.guarantee(7, delta=1e-5).epsilon)
+  assert numbers['mu_gdp'] is None  # No such figure for sampled Gaussians, ...
+  assert numbers['zcdp_rho'] is None
+  assert numbers['unamplified_zcdp_rho'] == pytest.approx(7 / 2)
+  assert numbers['mu_gdp_bound'] == {  # ... but a bound where delta counts.
+    'mu': pytest.approx(profile.gdp_bound(event, adjacency=_PLAN.adjacency).mu),
+    'least_delta': 1e-10,
+  }
+  assert numbers['mu_gdp_bound']['mu'] < numbers['unamplified_mu_gdp'] / 3
+  groups = {row['users']: row['epsilon'] for row in numbers['groups']}
+  assert list(groups) == [2, 5]
+  assert groups[2] == pytest.approx(
+    profile.group_guarantee(
+      event, users=2, delta=_PLAN.delta, adjacency=_PLAN.adjacency
+    ).epsilon
+  )
+  assert 2 * numbers['epsilon'] < groups[2] < groups[5]
+
+
+def test_groups_are_in_the_statement(book):
+  content = _for_synthesis(book)
+  (two, five) = content['accounting']['groups']
+  text = content['statement']['groups']
+  assert f'2: epsilon {two["epsilon"]:.4g} at delta' in text
+  assert f'5: epsilon {five["epsilon"]:.4g} at delta' in text
+  assert text in certificate_lib.to_markdown(content)
+
+
+# ---- audits ----
+
+
+def _audit(lower_bound, *, delta=_PLAN.delta, verdict='consistent'):
+  return {
+    'method': 'one-shot canaries',
+    'mode': 'all iterates',
+    'canaries': 200,
+    'confidence': 0.95,
+    'delta': delta,
+    'lower_bound': lower_bound,
+    'estimate': 1.0,
+    'verdict': verdict,
+  }
+
+
+def test_an_audit_is_shown_and_checked(book):
+  epsilon = _for_training(book)['accounting']['epsilon']
+  for lower_bound in (None, 0.0, 0.9 * epsilon):
+    content = _for_training(book, audits=[_audit(lower_bound)])
+    assert content['audit']['status'] == 'run'
+    assert certificate_lib.verify(content, ledger=book) == []
+  assert 'one-shot canaries' in certificate_lib.to_html(content)
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    ({'lower_bound': 50.0}, 'the audit contradicts it'),
+    # At another delta it is compared with the epsilon there.
+    ({'lower_bound': 3.0, 'delta': 0.3}, 'the audit contradicts it'),
+    ({'lower_bound': 0.1, 'verdict': 'VIOLATION'}, 'verdict must not be'),
+    ({'lower_bound': 0.1, 'delta': 1.0}, 'delta must be in'),
+  ],
+)
+def test_an_audit_that_contradicts_the_accounting_is_refused(
+  book, change, message
+):
+  with pytest.raises(certificate_lib.CertificateError, match=message):
+    _for_training(book, audits=[_audit(**change)])
+
+
 # ---- altered numbers: each alone, the digest made anew as a forger would ----
 
 
@@ -223,11 +329,23 @@ _MODEL_CHANGES = [
   (('accounting', 'cross_check_epsilon'), lambda value: value * 1.01),
   (('accounting', 'unamplified_epsilon'), lambda value: value * 0.9),
   (('accounting', 'unamplified_mu_gdp'), lambda value: value * 0.9),
-  (('accounting', 'zcdp_rho'), lambda value: value * 0.9),
+  (('accounting', 'unamplified_zcdp_rho'), lambda value: value * 0.9),
   (('accounting', 'discretisation'), lambda value: value / 2),
   (('accounting', 'epsilon_at_deltas', 0, 'epsilon'), lambda v: v * 0.9),
   (('accounting', 'epsilon_at_deltas', 1, 'delta'), lambda v: v * 2),
   (('accounting', 'epsilon_at_deltas'), lambda value: value[:2]),
+  (('accounting', 'profile', 3, 'epsilon'), lambda value: value * 0.99),
+  (('accounting', 'profile'), lambda value: value[1:]),
+  (('accounting', 'groups', 0, 'epsilon'), lambda value: value * 0.99),
+  (('accounting', 'groups', 0, 'users'), lambda value: value + 1),
+  (('accounting', 'mu_gdp_bound', 'mu'), lambda value: value * 0.99),
+  (('accounting', 'mu_gdp_bound', 'least_delta'), lambda value: 0.0),
+  (('accounting', 'mu_gdp_bound'), lambda value: None),
+  (('accounting', 'mu_gdp'), lambda value: 1.0),
+  (('accounting', 'zcdp_rho'), lambda value: 1.0),
+  (('mechanism', 'redrawn'), lambda value: value + 1),
+  (('adjacency', 'population_is_public'), lambda value: False),
+  (('sampling', 'participation'), lambda value: 'outside'),
   (('accounting', 'event', 'count'), lambda value: value - 1),
   (('accounting', 'accountant'), lambda value: 'RDP'),
   (('accounting', 'statement'), lambda value: value + '!'),
@@ -296,6 +414,13 @@ _SYNTHETIC_CHANGES = [
   ),
   (('mechanism', 'queries', 0, 'noise_multiplier'), lambda value: value * 2),
   (('mechanism', 'queries', 1, 'times'), lambda value: 1),
+  (('mechanism', 'queries', 0, 'sensitivity'), lambda value: 0.5),
+  (('sampling', 'sampler'), lambda value: 'poisson'),
+  (('sampling', 'virtual_clients'), lambda value: 1),
+  (('adjacency', 'shares_virtual_client'), lambda value: True),
+  (('accounting', 'mu_gdp'), lambda value: value * 0.99),
+  (('accounting', 'zcdp_rho'), lambda value: value * 0.99),
+  (('accounting', 'groups', 1, 'epsilon'), lambda value: value * 0.99),
   (('mechanism', 'overcharge'), lambda value: 0.01),
   (('composition', 'epsilon'), lambda value: 0.1),
   (('composition', 'delta'), lambda value: value * 2),
@@ -438,6 +563,142 @@ def test_draws_of_other_events_are_found_by_the_ledger(book, tmp_path):
   assert any('other events' in item for item in problems)
 
 
+def test_a_draw_of_another_plan_is_found(book):
+  content = _for_training(book)
+  _charge(book, 5, plan_digest='d' * 64)
+  problems = certificate_lib.verify(content, ledger=book)
+  assert any('of this plan, got another digest' in item for item in problems)
+  with pytest.raises(certificate_lib.CertificateError, match='another plan'):
+    _for_training(book)
+
+
+@pytest.mark.parametrize('number', [None, 6, -1])
+def test_a_draw_of_no_round_of_the_plan_is_refused(book, number):
+  _charge(book, number)
+  with pytest.raises(
+    certificate_lib.CertificateError, match='must be of a round'
+  ):
+    _for_training(book)
+
+
+# ---- correlated noise: charged once, at the start ----
+
+_TREE_PLAN = plan_lib.PrivacyPlan(
+  sampler=plan_lib.MinSeparationSampler(5000, 4, 2),
+  mechanism=mechanisms.CorrelatedGaussian(
+    0.5, 8.0, correlated.Tree(), restart_every=4
+  ),
+  virtual_clients=40,
+  rounds=8,
+  delta=5000**-1.1,
+)
+_TREE = {
+  'population': 'trees',
+  'run': 'tree',
+  'release': 'tree/model',
+  'rounds_completed': 8,
+}
+
+
+def _charge_tree(book, rounds):
+  """Charges rounds as training does: each by its attempt."""
+  attempts = collections.Counter()
+  for number in rounds:
+    attempts[number] += 1
+    _charge(
+      book,
+      number,
+      population='trees',
+      run='tree',
+      release='tree/model',
+      event=_TREE_PLAN.charge_event(number, attempts[number]),
+      plan_digest=_TREE_PLAN.digest(),
+    )
+
+
+def test_correlated_noise_is_certified_as_a_whole(book):
+  _charge_tree(book, range(8))
+  content = _for_training(book, _TREE_PLAN, **_TREE, participation='within')
+  assert certificate_lib.verify(content, ledger=book) == []
+  numbers = content['accounting']
+  assert numbers['epsilon'] == pytest.approx(_TREE_PLAN.guarantee(8).epsilon)
+  assert numbers['unamplified_epsilon'] == pytest.approx(numbers['epsilon'])
+  # By hand: a phase meets 2 rounds, one in each tree of 4 rounds, whose first
+  # round is in the 3 nodes of levels 0, 1, 2: sensitivity 2 sqrt(2 x 3).
+  assert numbers['mu_gdp'] == pytest.approx(2 * math.sqrt(2 * 3) / 8.0)
+  assert content['mechanism']['strategy'] == {'kind': 'tree'}
+  assert content['sampling']['min_separation'] == 4
+  assert content['sampling']['max_participations'] == 2
+  assert content['sampling']['participation'] == 'within'
+  assert "user's index" in content['randomness']['source']
+  spent = book.spent('trees', _TREE_PLAN.delta).epsilon
+  assert content['composition']['epsilon'] == pytest.approx(spent)
+  assert numbers['epsilon'] == pytest.approx(spent)
+
+
+def test_repeated_rounds_of_correlated_noise_are_certified(book):
+  _charge_tree(book, (0, 1, 2, 3, 4, 4, 4, 5, 6, 7, 0))
+  content = _for_training(book, _TREE_PLAN, **_TREE)
+  assert content['mechanism']['redrawn'] == 3
+  assert content['mechanism']['draws'] == 11
+  assert certificate_lib.verify(content, ledger=book) == []
+  assert content['accounting']['epsilon'] == pytest.approx(
+    book.spent('trees', _TREE_PLAN.delta).epsilon
+  )
+  assert content['accounting']['epsilon'] > _TREE_PLAN.guarantee(8).epsilon
+
+
+def test_a_run_that_stopped_early_is_certified_as_it_was_charged(book):
+  _charge_tree(book, range(5))
+  content = _for_training(book, _TREE_PLAN, **(_TREE | {'rounds_completed': 5}))
+  assert content['accounting']['epsilon'] == pytest.approx(
+    _TREE_PLAN.guarantee(8).epsilon
+  )
+
+
+def test_correlated_noise_that_was_not_charged_whole_is_refused(book):
+  for number in range(8):
+    _charge(
+      book,
+      number,
+      population='trees',
+      run='tree',
+      release='tree/model',
+      event=dp_event.NoOpDpEvent(),
+    )
+  with pytest.raises(certificate_lib.CertificateError, match='round 0'):
+    _for_training(book, _TREE_PLAN, **_TREE)
+
+
+def test_users_beyond_the_limits_of_the_plan_get_no_certificate(book):
+  _charge_tree(book, range(8))
+  with pytest.raises(certificate_lib.CertificateError, match='outside the lim'):
+    _for_training(book, _TREE_PLAN, **_TREE, participation='outside')
+
+
+@pytest.mark.parametrize(
+  ('path', 'change'),
+  [
+    (('sampling', 'min_separation'), lambda value: value + 1),
+    (('sampling', 'max_participations'), lambda value: value - 1),
+    (('mechanism', 'restart_every'), lambda value: 0),
+    (('mechanism', 'strategy', 'kind'), lambda value: 'banded'),
+    (('mechanism', 'noise_multiplier'), lambda value: value * 1.01),
+    (('mechanism', 'clipping'), lambda value: 'adaptive'),
+    (('mechanism', 'redrawn'), lambda value: value + 1),
+    (('mechanism', 'rounds_planned'), lambda value: value - 1),
+  ],
+)
+def test_an_altered_correlated_certificate_does_not_verify(book, path, change):
+  _charge_tree(book, range(8))
+  content = _for_training(book, _TREE_PLAN, **_TREE)
+  value = content
+  for key in path:
+    value = value[key]
+  _set(content, path, change(value))
+  assert certificate_lib.verify(certificate_lib.seal(content))
+
+
 # ---- what bounds everything together ----
 
 
@@ -571,8 +832,9 @@ def test_a_head_before_the_releases_draws_is_found(book):
   content = _for_synthesis(book)
   head = {'ledger_entries': 1, 'ledger_digest': book.digest_at(1)}
   forged = _forged(content, provenance=head)
-  (problem,) = certificate_lib.verify(forged, ledger=book)
-  assert 'entry 1 must lie after the draws' in problem
+  problems = certificate_lib.verify(forged, ledger=book)
+  assert any('entry 1 must lie after the draws' in item for item in problems)
+  assert any('runs_in_ledger must be 0' in item for item in problems)
 
 
 # ---- randomness ----
@@ -658,7 +920,7 @@ def test_a_missing_or_damaged_file_is_one_problem(tmp_path):
   [
     (lambda c: c.pop('accounting'), 'accounting must be there'),
     (lambda c: c.update(more=1), 'more is not part'),
-    (lambda c: c.update(schema='dpemb.certificate/1'), 'must be one of'),
+    (lambda c: c.update(schema='dpemb.certificate/2'), 'must be one of'),
     (lambda c: c['accounting'].update(delta='small'), 'must be of type number'),
     (lambda c: c['accounting'].update(epsilon=-1.0), 'must be >= 0'),
     (lambda c: c['mechanism'].update(extra=1), 'extra is not part'),
@@ -671,6 +933,16 @@ def test_the_schema_is_kept(model, change, message):
   change(content)
   assert any(message in item for item in certificate_schema.problems(content))
   assert certificate_lib.verify(content) != []
+
+
+def test_the_published_schema_is_in_step():
+  path = pathlib.Path(certificate_schema.__file__).with_name(
+    'certificate.schema.json'
+  )
+  assert json.loads(path.read_text()) == certificate_schema.published(), (
+    'dpemb certificate show --schema >'
+    ' tff_dpemb/privacy/certificate.schema.json'
+  )
 
 
 def test_json_that_is_nested_too_deeply_is_one_problem(tmp_path):

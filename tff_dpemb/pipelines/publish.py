@@ -109,22 +109,23 @@ class SyntheticRelease:
         for item in self.manifest['classes']
         if item['outcome'] == 'dropped'
       ],
-      'max_examples_per_user': None,  # All count; each weighs 1 / their number.
       'noise_source': self.manifest['noise'],
       'fixed_seed': not self.manifest['certifiable'],
-      'plan_digest': self.manifest['plan_digest'],
-      'data_accesses': {
-        'projection, norm bounds, covariance target': 'public',
-        'set of classes': 'public',
-        f'rule of the class set: {self.manifest["class_rule"]}': 'public',
-        'which declared classes the store knows (log of the operator)': (
-          'not covered'
-        ),
-      },
       'numerics': (
         'Integer sums on a grid of 2^-36 of the norm bound, rounded toward'
         ' zero; discrete Gaussian noise, which adds at most'
         f' {self.plan.discrete_delta():.0e} to delta.'
+      ),
+    }
+
+  def data_accesses(self) -> dict[str, str]:
+    """Returns which facts of the data were used, and whether at a cost."""
+    return {
+      'projection, norm bounds, covariance target': 'public',
+      'set of classes': 'public',
+      f'rule of the class set: {self.manifest["class_rule"]}': 'public',
+      'which declared classes the store knows (log of the operator)': (
+        'not covered'
       ),
     }
 

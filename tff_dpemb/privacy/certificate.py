@@ -2,8 +2,8 @@
 
 A certificate states, in 16 parts, what was promised about the users of one
 released artefact and what that rests on. Its accounting can be recomputed from
-its mechanism and sampling alone, so that nobody has to trust the figure.
-Extrapolated figures are never part of one.
+its mechanism and sampling alone, so that nobody has to trust the figure; a
+signature says who vouches for it. Extrapolated figures are never part of one.
 """
 
 import datetime
@@ -13,21 +13,28 @@ from typing import Any
 from tff_dpemb import artifacts as artifacts_lib
 from tff_dpemb.privacy import certificate_check
 from tff_dpemb.privacy import certificate_document as document
+from tff_dpemb.privacy import certificate_facts as facts
+from tff_dpemb.privacy import certificate_ledger
 from tff_dpemb.privacy import certificate_page
 from tff_dpemb.privacy import certificate_schema
+from tff_dpemb.privacy import certificate_signature
 from tff_dpemb.privacy import events
 from tff_dpemb.privacy import guarantee as guarantee_lib
 from tff_dpemb.privacy import ledger as ledger_lib
-from tff_dpemb.privacy import mechanisms
 from tff_dpemb.privacy import plan as plan_lib
 
 NOT_RUN = certificate_schema.NOT_RUN
 NOT_COVERED = certificate_schema.NOT_COVERED
 
 CertificateError = document.CertificateError
+Charged = facts.Charged
+Context = facts.Context
+Provenance = facts.Provenance
 seal = document.seal
 read = document.read
 write = document.write
+sign = certificate_signature.sign
+make_key = certificate_signature.make_key
 digest_of_files = artifacts_lib.digest_of_files
 verify = certificate_check.verify
 to_markdown = certificate_page.to_markdown
@@ -35,11 +42,18 @@ to_html = certificate_page.to_html
 
 # What the training loop really draws from (`training.aggregators`,
 # `data.cohorts`): keep these texts and the code the same.
-_TRAINING_RANDOMNESS = (
+_NOISE_RANDOMNESS = (
   "Noise: TensorFlow's stateless Philox normal, keyed for each tensor and round"
-  ' by 128 fresh bits of the operating system that are never stored. Cohorts:'
-  " NumPy's Philox, seeded by the operating system; slots of virtual clients:"
-  ' keyed blake2b. Both generators are statistical, not cryptographic.'
+  ' by 128 fresh bits of the operating system that are never stored.'
+)
+_SLOT_RANDOMNESS = (
+  'Slots of virtual clients: keyed blake2b. The generators are statistical, not'
+  ' cryptographic.'
+)
+_COHORT_RANDOMNESS = "Cohorts: NumPy's Philox, seeded by the operating system."
+_PHASE_RANDOMNESS = (
+  "Phases of users: Philox, keyed for the run, at the user's index; nothing"
+  ' rests on their secrecy.'
 )
 _FLOAT_NOISE = (
   'The noise is floating-point; attacks on the low bits of floating-point'
@@ -48,105 +62,73 @@ _FLOAT_NOISE = (
 
 
 def build_for_training(
-  *,
   plan: plan_lib.PrivacyPlan,
-  ledger: ledger_lib.Ledger,
-  population: str,
-  run: str,
-  release: str,
+  *,
+  charged: facts.Charged,
+  context: facts.Context,
+  provenance: facts.Provenance,
   rounds_completed: int,
-  simulation: bool,
   final_clip_norm: float | None = None,
-  max_examples_per_user: int | None = None,
-  user_definition: str = 'one identity of the private store is one user',
-  seen_without_protection: Sequence[str] = (),
-  data_accesses: Mapping[str, str] | None = None,
-  tuning: str = NOT_COVERED,
-  tuning_cost: str = NOT_COVERED,
   pretraining: str = 'none',
-  overlap_check: str = NOT_RUN,
   participation: str = 'not measured',
   fixed_seed: bool = False,
-  utility: Mapping[str, Any] | None = None,
-  audit: Mapping[str, Any] | None = None,
-  artifacts: Mapping[str, str] | None = None,
-  artifact_digest: str = '',
-  config_digest: str = '',
-  code_revision: str = '',
-  data_digest: str = '',
-  lock_digest: str = '',
 ) -> dict[str, Any]:
   """Returns the certificate of a trained model as a JSON value.
 
-  The number of noise draws is read from the ledger, never from the caller:
-  epsilon is that of the run *as executed*, replayed rounds included.
+  The noise draws are read from the ledger, never from the caller: epsilon is
+  that of the run *as executed*, repeated rounds included.
 
   Args:
-    plan: What ran; its round event must be what the ledger was charged.
-    ledger: Where the draws were charged.
-    population: Name of the population that paid.
-    run: Run name in the ledger.
-    release: Release name in the ledger, for example 'quickstart/model'.
+    plan: What ran; each draw in the ledger must be what it charges.
+    charged: Where the draws were charged.
+    context: What is known about the data and their use.
+    provenance: From what the model was made.
     rounds_completed: Rounds whose result is in the model.
-    simulation: Whether the noise stands for that of a larger population; then
-      the certificate says so, and `serve` refuses it unless asked by name.
     final_clip_norm: Clip norm after the last round.
-    max_examples_per_user: Cap per user and round.
-    user_definition: What a user is.
-    seen_without_protection: What engineers see of the private data without
-      noise (names of metrics, not values).
-    data_accesses: {what: 'covered', 'public' or 'not covered'}; adds to and
-      overrides the usual list.
-    tuning: How many runs on private data chose the settings, and how.
-    tuning_cost: What these runs cost.
     pretraining: Source of public pretraining.
-    overlap_check: How private users were looked for in public data.
-    participation: Limits on participation measured from the run's log.
+    participation: Verdict on the plan's limits, measured on the cohorts that
+      were drawn: 'within', 'outside', 'incomplete' or 'not measured'.
     fixed_seed: Whether any noise came from a fixed seed: then there is none.
-    utility: Figures on held-out data, JSON values.
-    audit: Result of an empirical audit, JSON values.
-    artifacts: {relative path: SHA-256 of the file} beside the certificate.
-    artifact_digest: Digest over `{path: SHA-256}` of the files that the
-      `manifest.json` beside the certificate lists (`digest_of_files`).
-    config_digest: Of the run page.
-    code_revision: Version of the code.
-    data_digest: Of the manifest of the private store.
-    lock_digest: Of the lock file.
 
   Raises:
-    CertificateError: The seed was fixed, the ledger holds no draws or other
-      events than the plan's, or fewer draws than rounds completed.
+    CertificateError: The seed was fixed, the ledger holds no draws or others
+      than the plan's, fewer draws than rounds completed, or users took part
+      beyond the plan's limits.
   """
   _refuse_fixed_seed(fixed_seed)
-  counts = ledger.draw_counts(population=population, run=run, release=release)
-  draws = sum(count for _, count in counts)
-  is_tree = isinstance(plan.mechanism, mechanisms.TreeGaussian)
-  expected = plan.event(plan.rounds) if is_tree else plan.round_event()
-  texts = {events.canonical_text(event) for event, _ in counts}
-  if texts != {events.canonical_text(expected)}:
+  entries = charged.ledger.entries(
+    population=charged.population,
+    run=charged.run,
+    release=charged.release,
+    kind='draw',
+  )
+  problems = certificate_ledger.draw_problems(entries, plan)
+  if problems or not entries:
     raise CertificateError(
-      f'the ledger must hold draws of release {release!r} of run {run!r} with'
-      f" the plan's event and no other, got {draws} draws of {len(texts)}"
-      ' kinds; the model was trained under another plan.'
+      f'the ledger must hold draws of release {charged.release!r} of run'
+      f" {charged.run!r} with the plan's events and no other, got"
+      f' {len(entries)} draws; the model was trained under another plan.'
+      f' {" ".join(problems[:1])}'.rstrip()
     )
-  rounds_drawn = draws * plan.rounds if is_tree else draws
-  if rounds_drawn < rounds_completed:
+  draws = len(entries)
+  drawn = len({entry.round_number for entry in entries})
+  if drawn < rounds_completed:
     raise CertificateError(
       'the ledger must hold a draw for each of the'
-      f' {rounds_completed} rounds, got {draws}.'
+      f' {rounds_completed} rounds, got {drawn}.'
     )
+  separated = isinstance(plan.sampler, plan_lib.MinSeparationSampler)
   mechanism = {
     **plan.mechanism.to_json(),
     'final_clip_norm': final_clip_norm,
     'rounds_planned': plan.rounds,
     'rounds_completed': rounds_completed,
     'draws': draws,
-    'replays': max(0, rounds_drawn - rounds_completed),
+    'replays': draws - rounds_completed,
+    'redrawn': draws - drawn,
   }
   sampling = {
-    'sampler': plan.sampler.kind,
-    'population': plan.population,
-    'users_per_round': plan.users_per_round,
+    **plan.sampler.to_json(),
     'probability': plan.sampling_probability,
     'virtual_clients': plan.virtual_clients,
     'participation': participation,
@@ -157,22 +139,11 @@ def build_for_training(
     'shares_virtual_client': plan.shares_virtual_client,
     'population_is_public': True,
   }
-  accesses = {
-    'updates of the backbone in each round': 'covered',
-    'clip norm of each round': 'covered',
-    'choice of settings (tuning)': NOT_COVERED,
-    'normalisation of images': 'public',
-    'number of users and of identities': 'public',
-    'training metrics (loss, cohort sizes)': NOT_COVERED,
-    'evaluation on held-out identities': NOT_COVERED,
-  }
   return _assemble(
     kind='model',
-    ledger=ledger,
-    population=population,
-    run=run,
-    release=release,
-    simulation=simulation,
+    charged=charged,
+    context=context,
+    provenance=provenance,
     adjacency=adjacency,
     mechanism=mechanism,
     sampling=sampling,
@@ -182,37 +153,37 @@ def build_for_training(
       'the final model and every checkpoint of the backbone',
       'the clip norms of all rounds',
     ],
-    accesses={**accesses, **(data_accesses or {})},
-    numerics=_FLOAT_NOISE,
-    noise_source=_TRAINING_RANDOMNESS,
-    max_examples_per_user=max_examples_per_user,
-    user_definition=user_definition,
-    seen_without_protection=seen_without_protection,
-    tuning=tuning,
-    tuning_cost=tuning_cost,
+    accesses={
+      'updates of the backbone in each round': 'covered',
+      'clip norm of each round': 'covered',
+      'choice of settings (tuning)': NOT_COVERED,
+      'normalisation of images': 'public',
+      'number of users and of identities': 'public',
+      'training metrics (loss, cohort sizes)': NOT_COVERED,
+      'evaluation on held-out identities': NOT_COVERED,
+    },
+    randomness={
+      'source': ' '.join(
+        (
+          _NOISE_RANDOMNESS,
+          _PHASE_RANDOMNESS if separated else _COHORT_RANDOMNESS,
+          _SLOT_RANDOMNESS,
+        )
+      ),
+      'numerics': _FLOAT_NOISE,
+    },
     pretraining=pretraining,
-    overlap_check=overlap_check,
-    utility=utility,
     dropped_classes='not applicable',
-    audit=audit,
-    artifacts=artifacts,
-    artifact_digest=artifact_digest,
-    config_digest=config_digest,
-    code_revision=code_revision,
-    data_digest=data_digest,
-    lock_digest=lock_digest,
   )
 
 
 def build_for_synthesis(
   *,
-  ledger: ledger_lib.Ledger,
-  population: str,
-  run: str,
-  release: str,
+  charged: facts.Charged,
+  context: facts.Context,
+  provenance: facts.Provenance,
   population_size: int,
   delta: float,
-  simulation: bool,
   queries: Sequence[Mapping[str, Any]],
   adjacency: guarantee_lib.Adjacency = (
     guarantee_lib.Adjacency.ADD_OR_REMOVE_ONE
@@ -221,26 +192,10 @@ def build_for_synthesis(
   covariance_floor: float | None = None,
   thresholds: str = 'none',
   dropped_classes: Sequence[str] | str = (),
-  max_examples_per_user: int | None = None,
-  user_definition: str = 'one identity of the private store is one user',
-  seen_without_protection: Sequence[str] = (),
-  data_accesses: Mapping[str, str] | None = None,
   encoder: str = 'a model trained on the same users: see composition',
-  overlap_check: str = NOT_RUN,
   noise_source: str = 'OpenDP discrete Gaussian, operating-system randomness',
   numerics: str = 'Noise is drawn on integers (discrete Gaussian).',
   fixed_seed: bool = False,
-  tuning: str = NOT_COVERED,
-  tuning_cost: str = NOT_COVERED,
-  utility: Mapping[str, Any] | None = None,
-  audit: Mapping[str, Any] | None = None,
-  artifacts: Mapping[str, str] | None = None,
-  artifact_digest: str = '',
-  plan_digest: str = '',
-  config_digest: str = '',
-  code_revision: str = '',
-  data_digest: str = '',
-  lock_digest: str = '',
 ) -> dict[str, Any]:
   """Returns the certificate of a synthetic set as a JSON value.
 
@@ -248,28 +203,40 @@ def build_for_synthesis(
   events are those that the ledger was charged for this release. The embeddings
   come from an encoder of the same users: so the accounting states what is
   revealed in addition, given the encoder, and the composition with all draws of
-  the population what bounds everything together. Further arguments and errors
-  as for `build_for_training`.
+  the population what bounds everything together.
 
   Args:
+    charged: Where the draws were charged.
+    context: What is known about the data and their use.
+    provenance: From what the set was made.
+    population_size: Users of the population.
+    delta: In (0, 1 / population_size).
     queries: One mapping a query ('name', 'noise_multiplier', 'sensitivity',
       'times' and what else there is to say). If each has a 'noise_multiplier',
       together they must be at most as revealing as the draws in the ledger;
       what was charged beyond them (after a crash) is stated as overcharge.
-    population_size: Users of the population.
-    delta: In (0, 1 / population_size).
+    adjacency: Relation that the charged events refer to.
     norm_bound: L2 bound on one user's contribution.
     covariance_floor: Smallest eigenvalue that covariances were raised to.
     thresholds: Rule by which small classes are dropped.
     dropped_classes: Names of classes that were dropped.
     encoder: Which model embedded the images.
+    noise_source: Generator of the noise.
+    numerics: How the noise is represented.
+    fixed_seed: Whether any noise came from a fixed seed: then there is none.
+
+  Raises:
+    CertificateError: The seed was fixed, the ledger holds no draws, the queries
+      reveal more than was charged, or delta is out of range.
   """
   _refuse_fixed_seed(fixed_seed)
-  counts = ledger.draw_counts(population=population, run=run, release=release)
+  counts = charged.ledger.draw_counts(
+    population=charged.population, run=charged.run, release=charged.release
+  )
   if not counts:
     raise CertificateError(
-      f'the ledger must hold draws of release {release!r} of run {run!r}, got'
-      ' none; charge them before the noise is drawn.'
+      f'the ledger must hold draws of release {charged.release!r} of run'
+      f' {charged.run!r}, got none; charge them before the noise is drawn.'
     )
   if population_size < 2 or not 0 < delta < 1 / population_size:
     raise CertificateError(
@@ -303,20 +270,11 @@ def build_for_synthesis(
     'virtual_clients': 0,
     'participation': 'every user takes part in every query',
   }
-  accesses = {
-    'sums, counts and second moments of embeddings': 'covered',
-    'training of the encoder (bounded by the composition only)': NOT_COVERED,
-    'set of classes': 'public',
-    'choice of settings (tuning)': NOT_COVERED,
-    'evaluation on real held-out data': NOT_COVERED,
-  }
   return _assemble(
     kind='synthetic',
-    ledger=ledger,
-    population=population,
-    run=run,
-    release=release,
-    simulation=simulation,
+    charged=charged,
+    context=context,
+    provenance=provenance,
     adjacency={
       'relation': adjacency.value,
       'sensitivity_multiple': 1.0,
@@ -326,31 +284,22 @@ def build_for_synthesis(
     mechanism=mechanism,
     sampling=sampling,
     delta=delta,
-    plan_digest=plan_digest,
+    plan_digest=provenance.plan_digest,
     protected=['the mixture and every set sampled from it'],
-    accesses={**accesses, **(data_accesses or {})},
-    numerics=numerics,
-    noise_source=noise_source,
-    max_examples_per_user=max_examples_per_user,
-    user_definition=user_definition,
-    seen_without_protection=seen_without_protection,
-    tuning=tuning,
-    tuning_cost=tuning_cost,
+    accesses={
+      'sums, counts and second moments of embeddings': 'covered',
+      'training of the encoder (bounded by the composition only)': NOT_COVERED,
+      'set of classes': 'public',
+      'choice of settings (tuning)': NOT_COVERED,
+      'evaluation on real held-out data': NOT_COVERED,
+    },
+    randomness={'source': noise_source, 'numerics': numerics},
     pretraining=encoder,
-    overlap_check=overlap_check,
-    utility=utility,
     dropped_classes=(
       dropped_classes
       if isinstance(dropped_classes, str)
       else list(dropped_classes)
     ),
-    audit=audit,
-    artifacts=artifacts,
-    artifact_digest=artifact_digest,
-    config_digest=config_digest,
-    code_revision=code_revision,
-    data_digest=data_digest,
-    lock_digest=lock_digest,
   )
 
 
@@ -365,11 +314,9 @@ def _refuse_fixed_seed(fixed_seed: bool) -> None:
 def _assemble(
   *,
   kind: str,
-  ledger: ledger_lib.Ledger,
-  population: str,
-  run: str,
-  release: str,
-  simulation: bool,
+  charged: facts.Charged,
+  context: facts.Context,
+  provenance: facts.Provenance,
   adjacency: dict[str, Any],
   mechanism: dict[str, Any],
   sampling: dict[str, Any],
@@ -377,35 +324,23 @@ def _assemble(
   plan_digest: str,
   protected: list[str],
   accesses: Mapping[str, str],
-  numerics: str,
-  noise_source: str,
-  max_examples_per_user: int | None,
-  user_definition: str,
-  seen_without_protection: Sequence[str],
-  tuning: str,
-  tuning_cost: str,
+  randomness: Mapping[str, str],
   pretraining: str,
-  overlap_check: str,
-  utility: Mapping[str, Any] | None,
   dropped_classes: list[str] | str,
-  audit: Mapping[str, Any] | None,
-  artifacts: Mapping[str, str] | None,
-  artifact_digest: str,
-  config_digest: str,
-  code_revision: str,
-  data_digest: str,
-  lock_digest: str,
 ) -> dict[str, Any]:
+  """Returns the sealed certificate; what can be derived is derived here."""
+  ledger, population = charged.ledger, charged.population
   count, ledger_digest = ledger.head()
+  accesses = {**accesses, **context.data_accesses}
   content: dict[str, Any] = {
     'schema': certificate_schema.SCHEMA_NAME,
     'kind': kind,
-    'run': run,
-    'release': release,
+    'run': charged.run,
+    'release': charged.release,
     'created_at': datetime.datetime.now(datetime.UTC).isoformat(
       timespec='seconds'
     ),
-    'simulation': bool(simulation),
+    'simulation': bool(context.simulation),
     'setting': {
       'model': 'central differential privacy',
       'trust': (
@@ -415,14 +350,14 @@ def _assemble(
     },
     'unit': {
       'unit': guarantee_lib.PrivacyUnit.USER.value,
-      'user_definition': user_definition,
+      'user_definition': context.user_definition,
       'duplicate_ids': 'a user id that turns up twice is one user',
-      'max_examples_per_user': max_examples_per_user,
+      'max_examples_per_user': context.max_examples_per_user,
     },
     'adjacency': adjacency,
     'released': {
       'protected': protected,
-      'seen_without_protection': list(seen_without_protection),
+      'seen_without_protection': list(context.seen_without_protection),
     },
     'data_accesses': [
       {'what': what, 'status': status} for what, status in accesses.items()
@@ -430,40 +365,41 @@ def _assemble(
     'mechanism': mechanism,
     'sampling': sampling,
     'accounting': {},
-    'tuning': {'private_runs': tuning, 'cost': tuning_cost},
+    'tuning': {
+      'private_runs': context.tuning,
+      'cost': context.tuning_cost,
+      'runs_in_ledger': len(ledger.runs(population, until=count)),
+    },
     'public_data': {
       'pretraining': pretraining,
-      'overlap_check': overlap_check,
+      'overlap_check': context.overlap_check,
     },
-    'randomness': {
-      'source': noise_source,
-      'seed': 'none fixed, none stored',
-      'numerics': numerics,
+    'randomness': {**randomness, 'seed': 'none fixed, none stored'},
+    'audit': {
+      'status': 'run' if context.audits else NOT_RUN,
+      'results': [dict(result) for result in context.audits],
     },
-    'audit': (
-      {'status': NOT_RUN}
-      if audit is None
-      else {'status': 'run', 'result': dict(audit)}
-    ),
     'utility': {
-      'status': NOT_RUN if utility is None else 'measured',
-      'measures': dict(utility or {}),
+      'status': NOT_RUN if context.utility is None else 'measured',
+      'measures': dict(context.utility or {}),
       'dropped_classes': dropped_classes,
     },
     'composition': {},
     'provenance': {
       'plan_digest': plan_digest,
-      'config_digest': config_digest,
-      'code_revision': code_revision or 'unknown',
-      'data_digest': data_digest or 'unknown',
-      'lock_digest': lock_digest or 'unknown',
-      'artifacts': dict(artifacts or {}),
-      'artifact_digest': artifact_digest,
+      'config_digest': provenance.config_digest,
+      'code_revision': provenance.code_revision or 'unknown',
+      'data_digest': provenance.data_digest or 'unknown',
+      'lock_digest': provenance.lock_digest or 'unknown',
+      'artifacts': dict(provenance.artifacts),
+      'artifact_digest': provenance.artifact_digest,
       'ledger_entries': count,
       'ledger_digest': ledger_digest,
     },
   }
-  content['accounting'], _ = document.account(content, delta)
+  content['accounting'] = document.account(
+    document.revealed(content, delta), delta
+  )
   content['composition'] = _composition(
     ledger, population, content['accounting'], until=count
   )

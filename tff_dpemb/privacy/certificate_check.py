@@ -3,18 +3,19 @@
 import math
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_dpemb import artifacts as artifacts_lib
+from tff_dpemb.privacy import accounting
 from tff_dpemb.privacy import certificate_document as document
+from tff_dpemb.privacy import certificate_ledger
 from tff_dpemb.privacy import certificate_schema
-from tff_dpemb.privacy import events
+from tff_dpemb.privacy import certificate_signature
 from tff_dpemb.privacy import guarantee as guarantee_lib
 from tff_dpemb.privacy import ledger as ledger_lib
-from tff_dpemb.privacy import mechanisms
 
-_TOLERANCE = 1e-6  # Relative; the accounting is deterministic.
+_TOLERANCE = certificate_ledger.TOLERANCE
 
 
 def verify(
@@ -22,6 +23,7 @@ def verify(
   *,
   ledger: ledger_lib.Ledger | None = None,
   directory: str | os.PathLike[str] | None = None,
+  public_key: str | os.PathLike[str] | None = None,
 ) -> list[str]:
   """Returns what is wrong with a certificate; an empty list if nothing is.
 
@@ -33,6 +35,11 @@ def verify(
     certificate: The JSON value, or the path of the file.
     ledger: The ledger that was charged.
     directory: Where the artefacts lie.
+    public_key: File of the key that must have signed it. Without one, a
+      signature must be that of the key that it names.
+
+  Raises:
+    CertificateError: The file is no public key.
   """
   if isinstance(certificate, (str, os.PathLike)):
     path = pathlib.Path(certificate)
@@ -56,6 +63,7 @@ def verify(
     return [str(error)]
   except RecursionError:
     return ['certificate must not be nested too deeply.']
+  problems += certificate_signature.problems(content, public_key=public_key)
   try:
     problems += _accounting_problems(content)
   except (guarantee_lib.PrivacyError, KeyError, TypeError, ValueError) as error:
@@ -63,40 +71,43 @@ def verify(
   if directory is not None:
     problems += _artifact_problems(content, pathlib.Path(directory))
   if ledger is not None:
-    problems += _ledger_problems(content, ledger)
+    problems += certificate_ledger.problems(content, ledger)
   return problems
 
 
+_NUMBERS = (
+  'epsilon',
+  'cross_check_epsilon',
+  'discretisation',
+  'mu_gdp',
+  'zcdp_rho',
+  'unamplified_epsilon',
+  'unamplified_mu_gdp',
+  'unamplified_zcdp_rho',
+)
+_TABLES = ('epsilon_at_deltas', 'profile', 'groups')
+_TEXTS = ('event', 'accountant', 'statement', 'assumptions', 'warnings')
+
+
 def _accounting_problems(content: Mapping[str, Any]) -> list[str]:
+  """Checks parts 3, 6, 7, 8, 12, 14 and 16 against one another."""
   problems = []
   stated = content['accounting']
-  mechanism, sampling = content['mechanism'], content['sampling']
-  computed, relation = document.account(content, stated['delta'])
+  sampling = content['sampling']
+  found = document.revealed(content, stated['delta'])
+  computed = document.account(found, stated['delta'])
   if not 0 < stated['delta'] < 1 / sampling['population']:
     problems.append('accounting.delta must be in (0, 1 / population).')
-  for name in (
-    'epsilon',
-    'cross_check_epsilon',
-    'discretisation',
-    'unamplified_epsilon',
-    'unamplified_mu_gdp',
-    'zcdp_rho',
-  ):
+  for name in _NUMBERS:
     problems += _differs(f'accounting.{name}', stated[name], computed[name])
-  if len(stated['epsilon_at_deltas']) != 3:
-    problems.append('accounting.epsilon_at_deltas must have three entries.')
-  for index, (one, other) in enumerate(
-    zip(
-      stated['epsilon_at_deltas'],
-      computed['epsilon_at_deltas'],
-      strict=False,
-    )
-  ):
-    for name in ('delta', 'epsilon'):
-      problems += _differs(
-        f'accounting.epsilon_at_deltas[{index}].{name}', one[name], other[name]
-      )
-  for name in ('event', 'accountant', 'statement', 'assumptions', 'warnings'):
+  problems += _rows_differ(
+    'accounting.mu_gdp_bound',
+    [stated['mu_gdp_bound'] or {}],
+    [computed['mu_gdp_bound'] or {}],
+  )
+  for name in _TABLES:
+    problems += _rows_differ(f'accounting.{name}', stated[name], computed[name])
+  for name in _TEXTS:
     if stated[name] != computed[name]:
       problems.append(
         f'accounting.{name} must follow from mechanism and sampling.'
@@ -104,33 +115,99 @@ def _accounting_problems(content: Mapping[str, Any]) -> list[str]:
   problems += _differs(
     'adjacency.sensitivity_multiple',
     content['adjacency']['sensitivity_multiple'],
-    relation['sensitivity_multiple'],
+    found.sensitivity,
   )
+  if not content['adjacency']['population_is_public']:
+    problems.append(
+      'adjacency.population_is_public must be true: delta and sampling are'
+      ' stated in terms of it.'
+    )
   problems += _differs(
     'sampling.probability',
     sampling['probability'],
     sampling['users_per_round'] / sampling['population'],
   )
+  problems += _audit_problems(content, found)
   problems += _composition_problems(content)
   if content['statement'] != document.statement(content):
     problems.append('statement must follow from accounting and composition.')
   if content['kind'] == 'model':
-    plan = document.plan_of(content, stated['delta'])
-    if content['provenance']['plan_digest'] != plan.digest():
-      problems.append(
-        'provenance.plan_digest must be that of the plan that mechanism and'
-        ' sampling describe.'
-      )
-    is_tree = isinstance(plan.mechanism, mechanisms.TreeGaussian)
-    drawn = mechanism['draws'] * (plan.rounds if is_tree else 1)
-    if mechanism['rounds_completed'] + mechanism['replays'] != drawn:
-      problems.append(
-        'mechanism.draws must be rounds_completed + replays, got'
-        f' {drawn} and {mechanism["rounds_completed"]} +'
-        f' {mechanism["replays"]}.'
-      )
+    problems += _model_problems(content)
   else:
-    problems += _query_problems(mechanism)
+    problems += _query_problems(content)
+  return problems
+
+
+def _model_problems(content: Mapping[str, Any]) -> list[str]:
+  problems = []
+  mechanism = content['mechanism']
+  plan = document.plan_of(content, content['accounting']['delta'])
+  if content['provenance']['plan_digest'] != plan.digest():
+    problems.append(
+      'provenance.plan_digest must be that of the plan that mechanism and'
+      ' sampling describe.'
+    )
+  draws, redrawn = mechanism['draws'], mechanism['redrawn']
+  completed, replays = mechanism['rounds_completed'], mechanism['replays']
+  if completed + replays != draws:
+    problems.append(
+      f'mechanism.draws must be rounds_completed + replays, got {draws} and'
+      f' {completed} + {replays}.'
+    )
+  if not completed <= draws - redrawn <= plan.rounds:
+    problems.append(
+      'mechanism.redrawn must leave a first draw for each completed round and'
+      f' none beyond the {plan.rounds} planned, got {redrawn} of {draws} draws.'
+    )
+  if content['sampling']['participation'] == 'outside':
+    problems.append(
+      'sampling.participation must not be outside the limits of the plan: the'
+      ' accounting rests on them.'
+    )
+  return problems
+
+
+def _audit_problems(
+  content: Mapping[str, Any], found: document.Revealed
+) -> list[str]:
+  """Checks that no audit shows more than the accounting allows."""
+  problems = []
+  for index, result in enumerate(content['audit']['results']):
+    name = f'audit.results[{index}]'
+    if 'violation' in result['verdict'].lower():
+      problems.append(f'{name}.verdict must not be {result["verdict"]!r}.')
+    lower, delta = result['lower_bound'], result['delta']
+    if lower is None:
+      continue
+    if not 0 < delta < 1:
+      problems.append(f'{name}.delta must be in (0, 1), got {delta}.')
+      continue
+    claimed = accounting.guarantee_of_event(
+      found.event, delta=delta, adjacency=found.adjacency, cross_check=False
+    ).epsilon
+    if lower > claimed * (1 + _TOLERANCE):
+      problems.append(
+        f'{name}.lower_bound must be at most the epsilon'
+        f' {guarantee_lib.epsilon_text(claimed)} at delta {delta:.3g} that is'
+        f' claimed, got {lower:.4g}: the audit contradicts it.'
+      )
+  return problems
+
+
+def _rows_differ(
+  name: str,
+  stated: Sequence[Mapping[str, Any]],
+  computed: Sequence[Mapping[str, Any]],
+) -> list[str]:
+  if len(stated) != len(computed):
+    return [f'{name} must have {len(computed)} entries, got {len(stated)}.']
+  problems = []
+  for index, (one, other) in enumerate(zip(stated, computed, strict=True)):
+    if set(one) != set(other):
+      problems.append(f'{name}[{index}] must follow from the accounting.')
+      continue
+    for key in other:
+      problems += _differs(f'{name}[{index}].{key}', one[key], other[key])
   return problems
 
 
@@ -139,7 +216,7 @@ def _composition_problems(content: Mapping[str, Any]) -> list[str]:
   problems = []
   composition, own = content['composition'], content['accounting']
   problems += _differs('composition.delta', composition['delta'], own['delta'])
-  problems += _too_small(
+  problems += certificate_ledger.too_small(
     composition['epsilon'],
     guarantee_lib.epsilon_from_json(own['epsilon']),
     'accounting.epsilon, which is a part of it',
@@ -149,19 +226,26 @@ def _composition_problems(content: Mapping[str, Any]) -> list[str]:
   return problems
 
 
-def _too_small(stated: Any, least: float, reason: str) -> list[str]:
-  """Checks composition.epsilon; null is no guarantee: infinite."""
-  epsilon = guarantee_lib.epsilon_from_json(stated)
-  if epsilon >= least or math.isclose(epsilon, least, rel_tol=_TOLERANCE):
-    return []
-  return [
-    'composition.epsilon must be at least'
-    f' {guarantee_lib.epsilon_text(least)} ({reason}), got {stated}.'
-  ]
-
-
-def _query_problems(mechanism: Mapping[str, Any]) -> list[str]:
+def _query_problems(content: Mapping[str, Any]) -> list[str]:
   """Checks that the listed queries and the overcharge are the charged draws."""
+  mechanism, sampling = content['mechanism'], content['sampling']
+  everyone = (
+    sampling['sampler'] == 'everyone'
+    and sampling['users_per_round'] == sampling['population']
+    and sampling['virtual_clients'] == 0
+    and not content['adjacency']['shares_virtual_client']
+  )
+  if not everyone:
+    return [
+      "sampling must be 'everyone' of the population, without virtual clients:"
+      ' nobody is sampled for a synthetic set.'
+    ]
+  for query in mechanism['queries']:
+    if query.get('sensitivity', 1.0) != 1.0:
+      return [
+        'mechanism.queries must state noise_multiplier in units of the'
+        f' sensitivity, which is then 1, got {query["sensitivity"]}.'
+      ]
   overcharge = document.overcharge(mechanism['draws'], mechanism['queries'])
   stated = mechanism['overcharge']
   if overcharge is None or stated is None:
@@ -205,7 +289,7 @@ def _extrapolations(content: Any, name: str = 'certificate') -> list[str]:
   return found
 
 
-# ---- artefacts and ledger ----
+# ---- artefacts ----
 
 
 def _artifact_problems(
@@ -245,99 +329,3 @@ def _file_problem(directory: pathlib.Path, name: str, digest: Any) -> list[str]:
   except artifacts_lib.ArtifactError as error:
     return [f'artefact {name!r} must be there: {error}']
   return []
-
-
-def _ledger_problems(
-  content: Mapping[str, Any], ledger: ledger_lib.Ledger
-) -> list[str]:
-  problems = [f'ledger: {problem}' for problem in ledger.verify()]
-  provenance = content['provenance']
-  count = provenance['ledger_entries']
-  if count < 1 or ledger.digest_at(count) != provenance['ledger_digest']:
-    problems.append(
-      f'ledger: entry {count} must have the certified digest; this is another'
-      ' ledger, or it was rewritten.'
-    )
-  problems += _composition_in_ledger(content, ledger)
-  drawn = ledger.draw_counts(
-    population=content['composition']['population'],
-    run=content['run'],
-    release=content['release'],
-  )
-  in_ledger = {events.canonical_text(event): times for event, times in drawn}
-  mechanism = content['mechanism']
-  certified: dict[str, int] = {}
-  try:
-    if content['kind'] == 'model':
-      plan = document.plan_of(content, content['accounting']['delta'])
-      is_tree = isinstance(plan.mechanism, mechanisms.TreeGaussian)
-      event = plan.event(plan.rounds) if is_tree else plan.round_event()
-      certified[events.canonical_text(event)] = mechanism['draws']
-    else:
-      for draw in mechanism['draws']:
-        text = events.canonical_text(events.from_json(draw['event']))
-        certified[text] = certified.get(text, 0) + draw['count']
-  except (guarantee_lib.PrivacyError, KeyError, TypeError, ValueError):
-    return problems  # Reported with the accounting.
-  one, other = sum(certified.values()), sum(in_ledger.values())
-  if one < other:
-    problems.append(
-      f'ledger: it holds {other} draws of this release, the certificate only'
-      f' {one}: it claims less than was spent.'
-    )
-  elif one > other:
-    problems.append(
-      f'ledger: it holds {other} draws of this release, the certificate {one}.'
-    )
-  elif certified != in_ledger:
-    problems.append('ledger: the draws of this release are other events.')
-  return problems
-
-
-def _composition_in_ledger(
-  content: Mapping[str, Any], ledger: ledger_lib.Ledger
-) -> list[str]:
-  """Checks part 14 against the entries up to the certified head."""
-  composition = content['composition']
-  population, delta = composition['population'], composition['delta']
-  until = content['provenance']['ledger_entries']
-  whole, known = (
-    sum(
-      count
-      for _, count in ledger.draw_counts(
-        population=population,
-        run=content['run'],
-        release=content['release'],
-        until=last,
-      )
-    )
-    for last in (None, until)
-  )
-  problems = []
-  if known < min(whole, _certified_draws(content)):
-    problems.append(
-      f'ledger: entry {until} must lie after the draws of this release; what'
-      ' was drawn before them is left out of the composition.'
-    )
-  missing = set(ledger.releases(population, until=until)) - set(
-    composition['releases']
-  )
-  if missing:
-    problems.append(
-      f'composition.releases must contain {sorted(missing)}, as the ledger up'
-      f' to entry {until} does.'
-    )
-  if not 0 < delta < 1:
-    return problems  # Reported with the accounting.
-  return problems + _too_small(
-    composition['epsilon'],
-    ledger.spent(population, delta, until=until).epsilon,
-    f'all draws of population {population!r} up to entry {until}',
-  )
-
-
-def _certified_draws(content: Mapping[str, Any]) -> int:
-  draws = content['mechanism']['draws']
-  if content['kind'] == 'model':
-    return draws
-  return sum(draw['count'] for draw in draws)

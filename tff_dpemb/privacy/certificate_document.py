@@ -4,6 +4,7 @@ The accounting (part 8) and the plain statement (part 16) are functions of the
 other parts, so building and verifying call the same code.
 """
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -17,9 +18,10 @@ from tff_dpemb import artifacts
 from tff_dpemb.privacy import accounting
 from tff_dpemb.privacy import events
 from tff_dpemb.privacy import guarantee as guarantee_lib
-from tff_dpemb.privacy import mechanisms
 from tff_dpemb.privacy import plan as plan_lib
+from tff_dpemb.privacy import profile
 
+GROUPS = (2, 5)  # Users of the groups that a certificate gives figures for.
 OVERCHARGE_NOISE = 1e-9  # Rounding of sums of 1 / noise_multiplier^2.
 
 
@@ -28,8 +30,16 @@ class CertificateError(guarantee_lib.PrivacyError):
 
 
 def seal(content: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a certificate with its own digest (SHA-256) set anew."""
-  body = {key: value for key, value in content.items() if key != 'digest'}
+  """Returns a certificate with its own digest (SHA-256) set anew.
+
+  The digest is of all but itself and the signature, which is of the digest.
+  """
+  kept = {key: content[key] for key in ('signature',) if key in content}
+  body = {
+    key: value
+    for key, value in content.items()
+    if key not in ('digest', 'signature')
+  }
   try:
     text = json.dumps(
       body, sort_keys=True, separators=(',', ':'), allow_nan=False
@@ -42,7 +52,8 @@ def seal(content: Mapping[str, Any]) -> dict[str, Any]:
     raise CertificateError(
       f'a certificate must hold finite JSON values only: {error}.'
     ) from error
-  return {**body, 'digest': hashlib.sha256(text.encode()).hexdigest()}
+  digest = hashlib.sha256(text.encode()).hexdigest()
+  return {**body, 'digest': digest, **kept}
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -102,86 +113,126 @@ def overcharge(
   return 0.0 if abs(difference) < OVERCHARGE_NOISE else difference
 
 
-def account(
-  content: Mapping[str, Any], delta: float
-) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Returns (part 8, part 3) that follow from parts 3, 6 and 7."""
+@dataclasses.dataclass(frozen=True)
+class Revealed:
+  """What a release reveals, as it follows from parts 3, 6 and 7.
+
+  Attributes:
+    event: All draws of the release.
+    unamplified: The guarantee without gain from sampling.
+    adjacency: Relation that their sensitivities refer to.
+    sensitivity: By how many clip norms one user moves a round's sum.
+    assumptions: What the accounting rests on.
+  """
+
+  event: dp_event.DpEvent
+  unamplified: guarantee_lib.Guarantee
+  adjacency: guarantee_lib.Adjacency
+  sensitivity: float
+  assumptions: tuple[str, ...]
+
+
+def revealed(content: Mapping[str, Any], delta: float) -> Revealed:
+  """Returns what mechanism and sampling of a certificate come to."""
   mechanism = content['mechanism']
   adjacency = guarantee_lib.Adjacency(content['adjacency']['relation'])
   if content['kind'] == 'model':
     plan = plan_of(content, delta)
-    draws = mechanism['draws']
-    event: dp_event.DpEvent
-    plain: dp_event.DpEvent
-    if isinstance(plan.mechanism, mechanisms.TreeGaussian):
-      event = plain = dp_event.SelfComposedDpEvent(
-        plan.event(plan.rounds), draws
-      )
-    else:
-      event = plan.event(draws)
-      alone = plan.mechanism.event(
-        plan.adjacency, shares_virtual_client=plan.shares_virtual_client
-      )
-      plain = dp_event.SelfComposedDpEvent(alone, draws)
-    assumptions = plan.assumptions()
-    sensitivity = plan.sensitivity
-  else:
-    counts = [
-      (events.from_json(draw['event']), draw['count'])
-      for draw in mechanism['draws']
-    ]
-    event = plain = events.compose(counts)
-    assumptions = (
-      'Every user takes part in every query; nothing is gained from sampling.',
+    redrawn = mechanism['redrawn']
+    # A plan that is charged at its start is paid for as a whole.
+    rounds = plan.rounds
+    if not plan.is_charged_at_start:
+      rounds = mechanism['draws'] - redrawn
+    return Revealed(
+      event=plan.event(rounds, redrawn),
+      unamplified=plan.unamplified_guarantee(rounds, redrawn),
+      adjacency=adjacency,
+      sensitivity=plan.sensitivity,
+      assumptions=plan.assumptions(),
     )
-    sensitivity = 1.0
-  deltas = (delta / 100, delta / 10, delta)
-  found = [
-    accounting.guarantee_of_event(
-      event, delta=value, adjacency=adjacency, assumptions=assumptions
-    )
-    for value in deltas
-  ]
-  unamplified = accounting.guarantee_of_event(
-    plain, delta=delta, adjacency=adjacency
+  event = events.compose(
+    (events.from_json(draw['event']), draw['count'])
+    for draw in mechanism['draws']
   )
-  part = {
+  return Revealed(
+    event=event,
+    unamplified=accounting.guarantee_of_event(
+      event, delta=delta, adjacency=adjacency
+    ),
+    adjacency=adjacency,
+    sensitivity=1.0,
+    assumptions=(
+      'Every user takes part in every query; nothing is gained from sampling.',
+    ),
+  )
+
+
+def account(found: Revealed, delta: float) -> dict[str, Any]:
+  """Returns part 8: what follows from what a release reveals."""
+  own = accounting.guarantee_of_event(
+    found.event,
+    delta=delta,
+    adjacency=found.adjacency,
+    assumptions=found.assumptions,
+  )
+  unamplified = found.unamplified
+  bound = profile.gdp_bound(found.event, adjacency=found.adjacency)
+  return {
     'library': accounting.library_version(),
-    'accountant': found[-1].accountant,
-    'epsilon': guarantee_lib.epsilon_to_json(found[-1].epsilon),
+    'accountant': own.accountant,
+    'epsilon': guarantee_lib.epsilon_to_json(own.epsilon),
     'delta': delta,
-    'statement': found[-1].describe(),
+    'statement': own.describe(),
     'cross_check_epsilon': (
       None
-      if found[-1].cross_check is None
-      else guarantee_lib.epsilon_to_json(found[-1].cross_check)
+      if own.cross_check is None
+      else guarantee_lib.epsilon_to_json(own.cross_check)
     ),
-    'discretisation': found[-1].discretisation,
-    'epsilon_at_deltas': [
+    'discretisation': own.discretisation,
+    'epsilon_at_deltas': _profile(found, (delta / 100, delta / 10, delta)),
+    'profile': _profile(found, profile.PROFILE_DELTAS),
+    'groups': [
       {
-        'delta': item.delta,
-        'epsilon': guarantee_lib.epsilon_to_json(item.epsilon),
+        'users': users,
+        'delta': delta,
+        'epsilon': guarantee_lib.epsilon_to_json(
+          profile.group_guarantee(
+            found.event, users=users, delta=delta, adjacency=found.adjacency
+          ).epsilon
+        ),
       }
-      for item in found
+      for users in GROUPS
     ],
+    'mu_gdp': own.mu_gdp,
+    'mu_gdp_bound': None if bound is None else bound.to_json(),
+    'zcdp_rho': own.zcdp_rho,
     'unamplified_epsilon': guarantee_lib.epsilon_to_json(unamplified.epsilon),
     'unamplified_mu_gdp': unamplified.mu_gdp,
-    'zcdp_rho': unamplified.zcdp_rho,
-    'event': events.to_json(event),
-    'assumptions': list(found[-1].assumptions),
-    'warnings': list(found[-1].warnings),
+    'unamplified_zcdp_rho': unamplified.zcdp_rho,
+    'event': events.to_json(found.event),
+    'assumptions': list(own.assumptions),
+    'warnings': list(own.warnings),
   }
-  return part, {'sensitivity_multiple': sensitivity}
+
+
+def _profile(
+  found: Revealed, deltas: Sequence[float]
+) -> list[dict[str, float | None]]:
+  return [
+    {
+      'delta': item.delta,
+      'epsilon': guarantee_lib.epsilon_to_json(item.epsilon),
+    }
+    for item in profile.epsilons(found.event, deltas, adjacency=found.adjacency)
+  ]
 
 
 def plan_of(content: Mapping[str, Any], delta: float) -> plan_lib.PrivacyPlan:
+  """Returns the plan that mechanism, sampling and adjacency describe."""
   mechanism, sampling = content['mechanism'], content['sampling']
   return plan_lib.PrivacyPlan.from_json(
     {
-      'sampler': sampling['sampler'],
-      'population': sampling['population'],
-      'users_per_round': sampling['users_per_round'],
-      'virtual_clients': sampling['virtual_clients'],
+      **sampling,
       'rounds': mechanism['rounds_planned'],
       'delta': delta,
       'adjacency': content['adjacency']['relation'],
@@ -227,7 +278,7 @@ def statement(content: Mapping[str, Any]) -> dict[str, Any]:
     else 'sums without noise become known',
     'anything listed as seen without protection, or not covered, is released',
     'the artefact is not the one whose hash is certified',
-    'one person owns several user ids',
+    'one person owns several user ids (see the figures for groups)',
     "the users' data is used under another ledger, or another population's"
     ' name: what was drawn there is not covered',
   ]
@@ -240,8 +291,24 @@ def statement(content: Mapping[str, Any]) -> dict[str, Any]:
     'text': text,
     # A synthetic set alone reveals also what its encoder reveals.
     'strength': _strength(own if is_model else together),
+    'groups': _groups(content),
     'void_if': void_if,
   }
+
+
+def _groups(content: Mapping[str, Any]) -> str:
+  """Returns what holds for users who come or go together."""
+  parts = []
+  for item in content['accounting']['groups']:
+    epsilon = guarantee_lib.epsilon_from_json(item['epsilon'])
+    parts.append(
+      f'{item["users"]}: epsilon {guarantee_lib.epsilon_text(epsilon)} at delta'
+      f' {item["delta"]:.3g}'
+    )
+  return (
+    'A group of users, for example the accounts of one person, is protected'
+    f' less than one of them. For groups of {"; ".join(parts)}.'
+  )
 
 
 def _figures(content: Mapping[str, Any], epsilon: float) -> str:

@@ -41,7 +41,9 @@ def to_markdown(certificate: Mapping[str, Any]) -> str:
     '',
     f'**{statement["text"]}**',
     '',
-    f'Strength: {statement["strength"]}. It is void if:',
+    f'Strength: {statement["strength"]}. {statement["groups"]}',
+    '',
+    'It is void if:',
     '',
     *(f'- {item}' for item in statement['void_if']),
     '',
@@ -52,7 +54,7 @@ def to_markdown(certificate: Mapping[str, Any]) -> str:
     lines.append('')
   lines.append(
     f'Schema {certificate["schema"]}, made {certificate["created_at"]}, digest'
-    f' {certificate["digest"]}.'
+    f' {certificate["digest"]}, {_signed(certificate)}.'
   )
   return '\n'.join(lines) + '\n'
 
@@ -66,7 +68,8 @@ def to_html(certificate: Mapping[str, Any]) -> str:
     f'<style>{_STYLE}</style>',
     f'<h1>Privacy certificate: {_escape(certificate["release"])}</h1>',
     f'<div class="box"><p><b>{_escape(statement["text"])}</b></p>',
-    f'<p>Strength: {_escape(statement["strength"])}. It is void if:</p><ul>',
+    f'<p>Strength: {_escape(statement["strength"])}.'
+    f' {_escape(statement["groups"])}</p><p>It is void if:</p><ul>',
     *(f'<li>{_escape(item)}</li>' for item in statement['void_if']),
     '</ul></div>',
   ]
@@ -78,9 +81,17 @@ def to_html(certificate: Mapping[str, Any]) -> str:
   parts.append(
     f'<p>Schema {_escape(certificate["schema"])}, made'
     f' {_escape(certificate["created_at"])}, digest'
-    f' <code>{_escape(certificate["digest"])}</code>.</p></html>'
+    f' <code>{_escape(certificate["digest"])}</code>,'
+    f' {_escape(_signed(certificate))}.</p></html>'
   )
   return '\n'.join(parts) + '\n'
+
+
+def _signed(certificate: Mapping[str, Any]) -> str:
+  signature = certificate.get('signature')
+  if signature is None:
+    return 'not signed'
+  return f'signed by {signature["algorithm"]} key {signature["public_key"]}'
 
 
 def _rows(part: Any) -> list[tuple[str, str]]:

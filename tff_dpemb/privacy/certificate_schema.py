@@ -1,8 +1,9 @@
 """The published form of a certificate, as JSON Schema, and a checker for it.
 
-`SCHEMA` is plain JSON Schema (draft 2020-12) that any validator reads;
-`problems` checks the few keywords that it uses, so that verifying needs no
-further library. `dpemb certificate show --schema` prints it.
+`published()` is plain JSON Schema (draft 2020-12) that any validator reads; it
+lies beside this module as `certificate.schema.json`, and `dpemb certificate
+show --schema` prints it. `problems` checks the few keywords that it uses, so
+that verifying needs no further library.
 """
 
 import re
@@ -11,7 +12,7 @@ from typing import Any
 
 from tff_dpemb.privacy import guarantee
 
-SCHEMA_NAME = 'dpemb.certificate/2'
+SCHEMA_NAME = 'dpemb.certificate/3'
 
 NOT_RUN = 'not run'
 NOT_COVERED = 'not covered'
@@ -23,6 +24,7 @@ _FLAG = {'type': 'boolean'}
 _TEXTS = {'type': 'array', 'items': _TEXT}
 _DIGEST = {'type': 'string', 'pattern': '^([0-9a-f]{64})?$'}
 _EPSILON = {'type': ['number', 'null'], 'minimum': 0}  # null: no guarantee
+_MAYBE = {'type': ['number', 'null']}
 _FREE = {'type': 'object'}
 
 
@@ -36,6 +38,11 @@ def _object(
     'additionalProperties': False,
   }
 
+
+_PROFILE = {
+  'type': 'array',
+  'items': _object({'delta': _NUMBER, 'epsilon': _EPSILON}),
+}
 
 SCHEMA: dict[str, Any] = {
   '$schema': 'https://json-schema.org/draft/2020-12/schema',
@@ -96,7 +103,10 @@ SCHEMA: dict[str, Any] = {
           'probability': _NUMBER,
           'virtual_clients': _COUNT,
           'participation': _TEXT,
-        }
+          'min_separation': _COUNT,
+          'max_participations': _COUNT,
+        },
+        optional=('min_separation', 'max_participations'),
       ),
       'accounting': _object(
         {
@@ -107,19 +117,35 @@ SCHEMA: dict[str, Any] = {
           'statement': _TEXT,
           'cross_check_epsilon': _EPSILON,
           'discretisation': {'type': ['number', 'null']},
-          'epsilon_at_deltas': {
+          'epsilon_at_deltas': _PROFILE,
+          'profile': _PROFILE,
+          # Of that many users who come or go together.
+          'groups': {
             'type': 'array',
-            'items': _object({'delta': _NUMBER, 'epsilon': _EPSILON}),
+            'items': _object(
+              {'users': _COUNT, 'delta': _NUMBER, 'epsilon': _EPSILON}
+            ),
           },
+          # Of the whole trade-off curve; null: it has none.
+          'mu_gdp': _MAYBE,
+          # Bounds epsilon at every delta >= least_delta; null: none is known.
+          'mu_gdp_bound': {
+            **_object({'mu': _NUMBER, 'least_delta': _NUMBER}),
+            'type': ['object', 'null'],
+          },
+          'zcdp_rho': _MAYBE,
           'unamplified_epsilon': _EPSILON,
-          'unamplified_mu_gdp': {'type': ['number', 'null']},
-          'zcdp_rho': {'type': ['number', 'null']},
+          'unamplified_mu_gdp': _MAYBE,
+          'unamplified_zcdp_rho': _MAYBE,
           'event': _FREE,
           'assumptions': _TEXTS,
           'warnings': _TEXTS,
         }
       ),
-      'tuning': _object({'private_runs': _TEXT, 'cost': _TEXT}),
+      # runs_in_ledger: runs that the population paid for, this one included.
+      'tuning': _object(
+        {'private_runs': _TEXT, 'cost': _TEXT, 'runs_in_ledger': _COUNT}
+      ),
       'public_data': _object(
         {
           'pretraining': _TEXT,
@@ -130,7 +156,27 @@ SCHEMA: dict[str, Any] = {
         {'source': _TEXT, 'seed': _TEXT, 'numerics': _TEXT}
       ),
       'audit': _object(
-        {'status': _TEXT, 'result': _FREE}, optional=('result',)
+        {
+          'status': _TEXT,
+          'results': {
+            'type': 'array',
+            'items': {
+              **_object(
+                {
+                  'method': _TEXT,
+                  'mode': _TEXT,
+                  'canaries': _COUNT,
+                  'confidence': _NUMBER,
+                  'delta': _NUMBER,
+                  'lower_bound': _MAYBE,
+                  'verdict': _TEXT,
+                },
+                optional=('mode', 'canaries'),
+              ),
+              'additionalProperties': True,
+            },
+          },
+        }
       ),
       'utility': _object(
         {
@@ -166,16 +212,32 @@ SCHEMA: dict[str, Any] = {
         }
       ),
       'statement': _object(
-        {'text': _TEXT, 'strength': _TEXT, 'void_if': _TEXTS}
+        {
+          'text': _TEXT,
+          'strength': _TEXT,
+          'groups': _TEXT,
+          'void_if': _TEXTS,
+        }
       ),
-      'digest': _DIGEST,
-    }
+      'digest': _DIGEST,  # Of all but itself and the signature.
+      'signature': _object(
+        {
+          'algorithm': {'type': 'string', 'enum': ['ed25519']},
+          'public_key': {'type': 'string', 'pattern': '^[0-9a-f]{64}$'},
+          'value': {'type': 'string', 'pattern': '^[0-9a-f]{128}$'},
+        }
+      ),
+    },
+    optional=('signature',),
   ),
 }
 
 MODEL_MECHANISM: dict[str, Any] = _object(
   {
-    'kind': {'type': 'string', 'enum': ['fixed', 'adaptive', 'tree']},
+    'kind': {
+      'type': 'string',
+      'enum': ['fixed', 'adaptive', 'tree', 'banded', 'blt'],
+    },
     'clip_norm': _NUMBER,
     'final_clip_norm': {'type': ['number', 'null']},
     'noise_multiplier': _NUMBER,
@@ -184,12 +246,25 @@ MODEL_MECHANISM: dict[str, Any] = _object(
     'virtual_clients': _COUNT,
     'target_unclipped_quantile': _NUMBER,
     'learning_rate': _NUMBER,
+    'clipping': {'type': 'string', 'enum': ['fixed', 'adaptive']},
+    'restart_every': _COUNT,
+    'strategy': _FREE,  # Of correlated noise, with all its parameters.
     'rounds_planned': _COUNT,
     'rounds_completed': _COUNT,
     'draws': _COUNT,
+    # Draws beyond one for each completed round, and those among all draws
+    # whose round had been drawn before.
     'replays': _COUNT,
+    'redrawn': _COUNT,
   },
-  optional=('virtual_clients', 'target_unclipped_quantile', 'learning_rate'),
+  optional=(
+    'virtual_clients',
+    'target_unclipped_quantile',
+    'learning_rate',
+    'clipping',
+    'restart_every',
+    'strategy',
+  ),
 )
 
 SYNTHETIC_MECHANISM: dict[str, Any] = _object(
@@ -213,6 +288,21 @@ SYNTHETIC_MECHANISM: dict[str, Any] = _object(
     'thresholds': _TEXT,
   }
 )
+
+
+def published() -> dict[str, Any]:
+  """Returns the whole schema as it is published, mechanisms by kind."""
+  parts = (('model', MODEL_MECHANISM), ('synthetic', SYNTHETIC_MECHANISM))
+  return {
+    **SCHEMA,
+    'allOf': [
+      {
+        'if': {'properties': {'kind': {'const': kind}}},
+        'then': {'properties': {'mechanism': mechanism}},
+      }
+      for kind, mechanism in parts
+    ],
+  }
 
 
 def problems(content: Any) -> list[str]:
@@ -265,7 +355,7 @@ def _check(value: Any, schema: Mapping[str, Any], name: str) -> list[str]:
     for key in value:
       if key in schema['properties']:
         found += _check(value[key], schema['properties'][key], f'{name}.{key}')
-      else:
+      elif not schema['additionalProperties']:
         found.append(f'{name}.{key} is not part of a certificate.')
   if 'items' in schema and isinstance(value, (list, tuple)):
     for index, item in enumerate(value):

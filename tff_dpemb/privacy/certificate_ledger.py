@@ -1,0 +1,199 @@
+"""A certificate against the ledger: no draw is missing, none is another's."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tff_dpemb.privacy import certificate_document as document
+from tff_dpemb.privacy import events
+from tff_dpemb.privacy import guarantee as guarantee_lib
+from tff_dpemb.privacy import ledger as ledger_lib
+from tff_dpemb.privacy import plan as plan_lib
+
+TOLERANCE = 1e-6  # Relative; the accounting is deterministic.
+
+
+def draw_problems(
+  entries: Sequence[ledger_lib.Entry], plan: plan_lib.PrivacyPlan
+) -> list[str]:
+  """Returns which draws are not what a plan charges, one sentence each.
+
+  Each round's attempts must count up from 1, and each entry's event be
+  `plan.charge_event(round, attempt)`: then the entries together are what
+  `plan.event` of those rounds and replays says.
+
+  Args:
+    entries: All draws of one release, oldest first.
+    plan: Of the release.
+  """
+  problems = []
+  attempts: dict[int, int] = {}
+  for entry in entries:
+    name = f'entry {entry.sequence}'
+    number = entry.round_number
+    if number is None or not 0 <= number < plan.rounds:
+      problems.append(
+        f'{name} must be of a round in [0, {plan.rounds}), got {number}.'
+      )
+      continue
+    attempts[number] = attempts.get(number, 0) + 1
+    if entry.attempt != attempts[number]:
+      problems.append(
+        f'{name} must be attempt {attempts[number]} of round {number}, got'
+        f' {entry.attempt}.'
+      )
+    elif events.canonical_text(entry.event) != events.canonical_text(
+      plan.charge_event(number, entry.attempt)
+    ):
+      problems.append(
+        f"{name} must be charged the plan's event of round {number}, attempt"
+        f' {entry.attempt}; it is another event.'
+      )
+    if entry.plan_digest not in ('', plan.digest()):
+      problems.append(f'{name} must be of this plan, got another digest.')
+  if plan.is_charged_at_start and entries and 0 not in attempts:
+    problems.append('round 0 must be there: it pays for all rounds.')
+  return problems
+
+
+def problems(
+  content: Mapping[str, Any], ledger: ledger_lib.Ledger
+) -> list[str]:
+  """Returns where a certificate and the ledger disagree."""
+  found = [f'ledger: {problem}' for problem in ledger.verify()]
+  provenance = content['provenance']
+  count = provenance['ledger_entries']
+  if count < 1 or ledger.digest_at(count) != provenance['ledger_digest']:
+    found.append(
+      f'ledger: entry {count} must have the certified digest; this is another'
+      ' ledger, or it was rewritten.'
+    )
+  found += _composition_in_ledger(content, ledger)
+  runs = len(ledger.runs(content['composition']['population'], until=count))
+  if content['tuning']['runs_in_ledger'] != runs:
+    found.append(
+      f'tuning.runs_in_ledger must be {runs}, got'
+      f' {content["tuning"]["runs_in_ledger"]}.'
+    )
+  entries = ledger.entries(
+    population=content['composition']['population'],
+    run=content['run'],
+    release=content['release'],
+    kind='draw',
+  )
+  mechanism = content['mechanism']
+  if content['kind'] == 'model':
+    return found + _model_in_ledger(content, entries)
+  certified: dict[str, int] = {}
+  in_ledger: dict[str, int] = {}
+  try:
+    for entry in entries:
+      text = events.canonical_text(entry.event)
+      in_ledger[text] = in_ledger.get(text, 0) + 1
+    for draw in mechanism['draws']:
+      text = events.canonical_text(events.from_json(draw['event']))
+      certified[text] = certified.get(text, 0) + draw['count']
+  except (guarantee_lib.PrivacyError, KeyError, TypeError, ValueError):
+    return found  # Reported with the accounting.
+  found += _counts_differ(sum(certified.values()), len(entries))
+  if sum(certified.values()) == len(entries) and certified != in_ledger:
+    found.append('ledger: the draws of this release are other events.')
+  return found
+
+
+def too_small(stated: Any, least: float, reason: str) -> list[str]:
+  """Checks composition.epsilon; null is no guarantee: infinite."""
+  epsilon = guarantee_lib.epsilon_from_json(stated)
+  if epsilon >= least or math.isclose(epsilon, least, rel_tol=TOLERANCE):
+    return []
+  return [
+    'composition.epsilon must be at least'
+    f' {guarantee_lib.epsilon_text(least)} ({reason}), got {stated}.'
+  ]
+
+
+def _model_in_ledger(
+  content: Mapping[str, Any], entries: Sequence[ledger_lib.Entry]
+) -> list[str]:
+  mechanism = content['mechanism']
+  problems = _counts_differ(mechanism['draws'], len(entries))
+  again = len(entries) - len({entry.round_number for entry in entries})
+  if not problems and mechanism['redrawn'] != again:
+    problems.append(
+      f'ledger: {again} of its draws are of a round drawn before, the'
+      f' certificate says {mechanism["redrawn"]}.'
+    )
+  try:
+    plan = document.plan_of(content, content['accounting']['delta'])
+  except (guarantee_lib.PrivacyError, KeyError, TypeError, ValueError):
+    return problems  # Reported with the accounting.
+  wrong = draw_problems(entries, plan)
+  if wrong:
+    problems.append(
+      'ledger: the draws of this release are other events than its plan'
+      f' charges: {wrong[0]}'
+    )
+  return problems
+
+
+def _counts_differ(certified: int, in_ledger: int) -> list[str]:
+  if certified < in_ledger:
+    return [
+      f'ledger: it holds {in_ledger} draws of this release, the certificate'
+      f' only {certified}: it claims less than was spent.'
+    ]
+  if certified > in_ledger:
+    return [
+      f'ledger: it holds {in_ledger} draws of this release, the certificate'
+      f' {certified}.'
+    ]
+  return []
+
+
+def _composition_in_ledger(
+  content: Mapping[str, Any], ledger: ledger_lib.Ledger
+) -> list[str]:
+  """Checks part 14 against the entries up to the certified head."""
+  composition = content['composition']
+  population, delta = composition['population'], composition['delta']
+  until = content['provenance']['ledger_entries']
+  whole, known = (
+    sum(
+      count
+      for _, count in ledger.draw_counts(
+        population=population,
+        run=content['run'],
+        release=content['release'],
+        until=last,
+      )
+    )
+    for last in (None, until)
+  )
+  problems = []
+  if known < min(whole, _certified_draws(content)):
+    problems.append(
+      f'ledger: entry {until} must lie after the draws of this release; what'
+      ' was drawn before them is left out of the composition.'
+    )
+  missing = set(ledger.releases(population, until=until)) - set(
+    composition['releases']
+  )
+  if missing:
+    problems.append(
+      f'composition.releases must contain {sorted(missing)}, as the ledger up'
+      f' to entry {until} does.'
+    )
+  if not 0 < delta < 1:
+    return problems  # Reported with the accounting.
+  return problems + too_small(
+    composition['epsilon'],
+    ledger.spent(population, delta, until=until).epsilon,
+    f'all draws of population {population!r} up to entry {until}',
+  )
+
+
+def _certified_draws(content: Mapping[str, Any]) -> int:
+  draws = content['mechanism']['draws']
+  if content['kind'] == 'model':
+    return draws
+  return sum(draw['count'] for draw in draws)
