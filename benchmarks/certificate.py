@@ -1,0 +1,206 @@
+"""Certificates: true ones verify, and any altered number is found."""
+
+import copy
+import pathlib
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from dp_accounting import dp_event
+
+from benchmarks import runner
+from tff_dpemb.privacy import certificate
+from tff_dpemb.privacy import correlated
+from tff_dpemb.privacy import ledger as ledger_lib
+from tff_dpemb.privacy import mechanisms
+from tff_dpemb.privacy import plan as plan_lib
+
+_POPULATION = 5000
+_DELTA = plan_lib.default_delta(_POPULATION)
+_PARTS = ('mechanism', 'sampling', 'adjacency', 'accounting')
+# Facts that no epsilon depends on, so that only the digest, the signature or
+# the artefact itself can show that they were altered.
+_NO_PART_OF_EPSILON = {
+  ('mechanism', 'final_clip_norm'),
+  ('mechanism', 'norm_bound'),
+  ('mechanism', 'covariance_floor'),
+  ('mechanism', 'thresholds'),
+  ('mechanism', 'queries', 'name'),
+  ('sampling', 'participation'),
+  ('accounting', 'library'),
+}
+
+
+def measure() -> list[runner.Measure]:
+  """Alters each leaf in turn; once as it is, once with the digest made anew."""
+  measures = []
+  with tempfile.TemporaryDirectory() as folder:
+    key = pathlib.Path(folder) / 'key'
+    certificate.make_key(key)
+    with ledger_lib.Ledger.open(pathlib.Path(folder) / 'ledger.sqlite') as book:
+      documents = {
+        'model, Poisson': _model(book, _poisson_plan()),
+        'model, BLT noise': _model(book, _blt_plan()),
+        'synthetic set': _synthetic(book),
+      }
+      for name, content in documents.items():
+        problems = certificate.verify(content, ledger=book)
+        measures.append(
+          runner.equal_to(f'{name}: problems found', len(problems), target=0)
+        )
+        altered = resealed = naive = unsigned = 0
+        signed = certificate.sign(content, key)
+        for forged in _alterations(signed):
+          altered += 1
+          naive += bool(certificate.verify(forged))
+          forged = certificate.seal(forged)
+          del forged['signature']  # A forger without the key drops it.
+          resealed += bool(certificate.verify(forged))
+          unsigned += bool(certificate.verify(forged, public_key=f'{key}.pub'))
+        measures += [
+          runner.noted(f'{name}: alterations tried', altered),
+          runner.equal_to(
+            f'{name}: found', 100 * naive / altered, target=100, unit='%'
+          ),
+          runner.equal_to(
+            f'{name}: found with the digest made anew',
+            100 * resealed / altered,
+            target=100,
+            unit='%',
+          ),
+          runner.equal_to(
+            f'{name}: found where a signature is asked for',
+            100 * unsigned / altered,
+            target=100,
+            unit='%',
+          ),
+        ]
+  return measures
+
+
+def _poisson_plan() -> plan_lib.PrivacyPlan:
+  return plan_lib.PrivacyPlan(
+    sampler=plan_lib.PoissonSampler(_POPULATION, 256),
+    mechanism=mechanisms.AdaptiveClipGaussian(0.5, 2.0, 40),
+    virtual_clients=40,
+    rounds=6,
+    delta=_DELTA,
+  )
+
+
+def _blt_plan() -> plan_lib.PrivacyPlan:
+  strategy = correlated.Blt(decays=(0.9, 0.5), weights=(0.3, 0.2))
+  return plan_lib.PrivacyPlan(
+    sampler=plan_lib.MinSeparationSampler(_POPULATION, 4, 3),
+    mechanism=mechanisms.CorrelatedGaussian(
+      0.5,
+      3.0,
+      strategy,
+      restart_every=6,
+      clipping='adaptive',
+      virtual_clients=40,
+    ),
+    virtual_clients=40,
+    rounds=12,
+    delta=_DELTA,
+  )
+
+
+def _model(
+  book: ledger_lib.Ledger, plan: plan_lib.PrivacyPlan
+) -> dict[str, Any]:
+  """Returns the certificate of a run that drew one round twice."""
+  name = plan.mechanism.kind
+  attempts: dict[int, int] = {}
+  for number in (*range(plan.rounds), 2):
+    attempts[number] = attempts.get(number, 0) + 1
+    book.charge(
+      population=name,
+      release=f'{name}/model',
+      run=name,
+      event=plan.charge_event(number, attempts[number]),
+      round_number=number,
+      plan_digest=plan.digest(),
+    )
+  return certificate.build_for_training(
+    plan,
+    charged=certificate.Charged(book, name, name, f'{name}/model'),
+    context=certificate.Context(simulation=False, max_examples_per_user=8),
+    provenance=certificate.Provenance(),
+    rounds_completed=plan.rounds,
+    final_clip_norm=0.41,
+    participation='within',
+  )
+
+
+def _synthetic(book: ledger_lib.Ledger) -> dict[str, Any]:
+  asked = (('counts', 8.0, 1), ('sums', 4.0, 2))
+  queries = []
+  for name, noise_multiplier, times in asked:
+    queries.append(
+      {
+        'name': name,
+        'noise_multiplier': noise_multiplier,
+        'sensitivity': 1.0,
+        'times': times,
+      }
+    )
+    for _ in range(times):
+      book.charge(
+        population='glyphs',
+        release='glyphs/synthetic',
+        run='glyphs',
+        event=dp_event.GaussianDpEvent(noise_multiplier),
+      )
+  return certificate.build_for_synthesis(
+    charged=certificate.Charged(book, 'glyphs', 'glyphs', 'glyphs/synthetic'),
+    context=certificate.Context(simulation=False),
+    provenance=certificate.Provenance(),
+    population_size=_POPULATION,
+    delta=_DELTA,
+    queries=queries,
+    covariance_floor=1e-4,
+  )
+
+
+def _alterations(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
+  for part in _PARTS:
+    for path in _leaves(content[part], (part,)):
+      names = tuple(item for item in path if isinstance(item, str))
+      if names in _NO_PART_OF_EPSILON:
+        continue
+      value = _at(content, path)
+      for other in _others(value):
+        forged = copy.deepcopy(content)
+        _at(forged, path[:-1])[path[-1]] = other
+        yield forged
+
+
+def _leaves(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+  if isinstance(value, dict):
+    for key, inner in value.items():
+      yield from _leaves(inner, (*path, key))
+  elif isinstance(value, list):
+    for index, inner in enumerate(value):
+      yield from _leaves(inner, (*path, index))
+  else:
+    yield path
+
+
+def _others(value: Any) -> list[Any]:
+  """Returns other values that a forger might put in a leaf's place."""
+  if isinstance(value, bool):
+    return [not value]
+  if isinstance(value, int):
+    return [value + 1, value - 1]
+  if isinstance(value, float):
+    return [1.01 * value, 0.99 * value] if value else [0.01]
+  if value is None:
+    return [1.0]
+  return [f'{value}!']
+
+
+def _at(content: Any, path: tuple[Any, ...]) -> Any:
+  for key in path:
+    content = content[key]
+  return content
