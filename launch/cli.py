@@ -54,6 +54,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
   'plan': ('launch.privacy_commands:plan', 'Explain what a page would cost.'),
   'pretrain': ('launch.run_commands:pretrain', 'Train on the public store.'),
   'train': ('launch.run_commands:train', 'Run the private rounds, or resume.'),
+  'worker': (
+    'launch.worker_commands:worker',
+    'Train for a coordinator on another machine.',
+  ),
   'evaluate': (
     'launch.run_commands:evaluate',
     'Measure on held-out identities.',
@@ -67,6 +71,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     'launch.synthesis_commands:synthesize',
     'Publish private synthetic embeddings.',
   ),
+  'audit': ('launch.audit_commands:audit', 'Attack it: a bound on epsilon.'),
   'report': ('launch.run_commands:report', 'Write report.json and .html.'),
   'ledger': ('launch.privacy_commands:ledger', 'Show what was spent, by whom.'),
   'certificate': (

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable
 
 import click
 
+from tff_dpemb import processes
+
 _DISTRIBUTION = 'tff-dpemb'
 _TREE = pathlib.Path(__file__).resolve().parents[1]
 _SYNC = 'uv sync --frozen'
@@ -265,6 +267,22 @@ def check_orphans(proc: pathlib.Path = pathlib.Path('/proc')) -> Finding:
   return Finding('orphan workers', OK, 'none')
 
 
+def check_isolation(
+  *, can_seal: Callable[[], bool] = processes.can_seal
+) -> Finding:
+  """Checks that TFF workers get a network of their own."""
+  if can_seal():
+    return Finding('worker isolation', OK, 'workers have their own network')
+  return Finding(
+    'worker isolation',
+    WARNING,
+    "a TFF worker's port is open on all interfaces while it runs: this kernel or"
+    ' container forbids unprivileged user namespaces',
+    'sysctl kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu), docker run'
+    ' --security-opt seccomp=unconfined, or a firewall',
+  )
+
+
 def check_accelerator(
   device: pathlib.Path = pathlib.Path('/dev/nvidia0'),
   *,
@@ -315,6 +333,7 @@ def examine(*, deep: bool = False) -> list[Finding]:
     check_cores(),
     check_memory(),
     check_accelerator(),
+    check_isolation(),
     check_orphans(),
   ]
   if deep:
@@ -334,16 +353,57 @@ def render(findings: Iterable[Finding]) -> str:
 
 @click.command()
 @click.option('--deep', is_flag=True, help='Import the frameworks too (slow).')
+@click.option(
+  '--executor',
+  type=click.Choice(['local', 'workers', 'accelerator']),
+  help='Run a small round there; print who did what, and the speed.',
+)
+@click.option(
+  '--workers',
+  multiple=True,
+  metavar='HOST:PORT',
+  help='A worker of --executor workers; once for each. Default: two here.',
+)
+@click.option('--tls-authority', default='', help='PEM: who both sides trust.')
+@click.option('--tls-certificate', default='', help='PEM: of this side.')
+@click.option('--tls-key', default='', help='PEM: its private key.')
+@click.option(
+  '--insecure-network', is_flag=True, help='As runtime.insecure_network.'
+)
 @click.option('--json', 'as_json', is_flag=True, help='Print JSON.')
 @click.pass_context
-def doctor(context: click.Context, deep: bool, as_json: bool) -> None:
+def doctor(
+  context: click.Context,
+  deep: bool,
+  executor: str | None,
+  workers: tuple[str, ...],
+  tls_authority: str,
+  tls_certificate: str,
+  tls_key: str,
+  insecure_network: bool,
+  as_json: bool,
+) -> None:
   """Checks Python, platform, packages, worker, disk, memory, orphans.
 
   Prints the command that repairs each fault; exit code 2 if there is one.
 
-  Example: dpemb doctor --deep
+  Example: dpemb doctor --executor workers --workers localhost:8470
   """
+  if workers and executor != 'workers':
+    raise click.UsageError('--workers needs --executor workers.')
   findings = examine(deep=deep)
+  if executor is not None:
+    from launch import executor_check
+
+    runtime = executor_check.runtime_from_options(
+      executor,
+      workers,
+      tls_authority=tls_authority,
+      tls_certificate=tls_certificate,
+      tls_key=tls_key,
+      insecure_network=insecure_network,
+    )
+    findings += executor_check.examine(runtime)
   if as_json:
     click.echo(json.dumps([dataclasses.asdict(f) for f in findings], indent=2))
   else:

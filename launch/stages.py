@@ -4,6 +4,7 @@ A stage that is done, from the same inputs, is not done again. Each takes the
 run's directory and returns nothing; what it found is in its `stage.json`.
 """
 
+import collections
 import contextlib
 import dataclasses
 import pathlib
@@ -24,6 +25,7 @@ from tff_dpemb.evaluation import retrieval
 from tff_dpemb.evaluation import verification
 from tff_dpemb.models import embedding_model
 from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy import leases as leases_lib
 from tff_dpemb.privacy import ledger as ledger_lib
 from tff_dpemb.privacy import plan as plan_lib
 from tff_dpemb.training import executors
@@ -142,13 +144,13 @@ def train(run: Run) -> None:
   with contextlib.ExitStack() as stack:
     stack.enter_context(stage('DP-FedEmb rounds on private users'))
     ledger = stack.enter_context(open_ledger(run))
-    _refuse_another_start(run, ledger, plan, digest)
+    refuse_another_start(run, ledger, plan, digest)
     lease = ledger.acquire_lease(run.config.name, 'train')
     stack.callback(ledger.release_lease, lease)
     bar = stack.enter_context(
       _bar(run.config.training.rounds, 'train', 'round')
     )
-    charge = _round_charge(run, ledger, plan, lease, private.digest)
+    charge = round_charge(run, ledger, plan, lease, private.digest)
     curve = _Curve(run, backbone, validation)
     if not checkpoints_exist(run):
       curve.add(0, initial)
@@ -159,13 +161,13 @@ def train(run: Run) -> None:
       bar.set_postfix(
         clip=f'{report.clip_norm:.3f}',
         update=f'{report.update_norm:.3f}',
-        epsilon=guarantee.epsilon_text(
-          plan.guarantee(draws_of_model(ledger, run)).epsilon
-        ),
+        epsilon=guarantee.epsilon_text(_spent(ledger, run, plan, report)),
         recall=curve.last_text(),
       )
 
-    stack.enter_context(executors.local(log_path=run.training / 'worker.log'))
+    stack.enter_context(
+      executors.open(run.config.runtime, log_path=run.training / 'worker.log')
+    )
     result = program.train(
       run.config,
       plan=plan,
@@ -187,6 +189,7 @@ def train(run: Run) -> None:
       'replayed_rounds': draws - result.rounds,
       'seconds': result.seconds,
       'final_clip_norm': result.final_clip_norm,
+      'participation': result.participation,
       'plan': plan.to_json(),
       'plan_digest': plan.digest(),
       'private_store': private.digest,
@@ -297,8 +300,18 @@ def checkpoints_exist(run: Run) -> bool:
   return directory.is_dir() and any(directory.iterdir())
 
 
-def _refuse_another_start(run, ledger, plan, digest: str) -> None:
-  """Refuses to go on with a run on other inputs than it was started on."""
+def refuse_another_start(
+  run: Run,
+  ledger: ledger_lib.Ledger,
+  plan: plan_lib.PrivacyPlan,
+  digest: str,
+) -> None:
+  """Refuses to go on with a run on other inputs than it was started on.
+
+  Raises:
+    StageError: `digest` is not that of the start, or the ledger holds draws of
+      the run that `plan` would not charge.
+  """
   path = run.training / 'inputs.json'
   if path.exists():
     started = artifacts.read_json(path)['inputs']
@@ -311,24 +324,54 @@ def _refuse_another_start(run, ledger, plan, digest: str) -> None:
       ' other pretrained weights; set another name.'
     )
   counts = ledger.draw_counts(run=run.config.name, release=model_release(run))
-  if any(event != plan.round_event() for event, _ in counts):
+  own = [
+    plan.charge_event(number, attempt)
+    for number in range(min(2, plan.rounds))
+    for attempt in (1, 2)
+  ]
+  if any(event not in own for event, _ in counts):
     raise StageError(
       f'the ledger holds draws of run {run.config.name!r} under another plan,'
       ' which this one would be mixed with; set another name.'
     )
 
 
-def _round_charge(
-  run, ledger, plan, lease, data_digest
+def round_charge(
+  run: Run,
+  ledger: ledger_lib.Ledger,
+  plan: plan_lib.PrivacyPlan,
+  lease: leases_lib.Lease,
+  data_digest: str,
 ) -> Callable[[int], int]:
+  """Returns what makes a round's entry durable and returns its attempt.
+
+  What a draw costs depends on which attempt of its round it is, so the draws
+  that the ledger holds are counted first: nobody else adds any while the lease
+  is held. A round whose forerunners are not in the ledger is refused with a
+  StageError: where the first round pays for all, it would cost nothing.
+  """
   code = revision.code_revision()
+  drawn = collections.Counter(
+    entry.round_number
+    for entry in ledger.entries(
+      run=run.config.name, release=model_release(run), kind='draw'
+    )
+  )
 
   def charge(number: int) -> int:
+    missing = [earlier for earlier in range(number) if not drawn[earlier]]
+    if missing:
+      raise StageError(
+        f'the ledger must hold every round of run {run.config.name!r} that was'
+        f' made, it lacks {len(missing)} of the first {number}; use the ledger'
+        ' that the run was started with.'
+      )
+    attempt = 1 + drawn[number]
     entry = ledger.charge(
       population=run.config.privacy.population,
       release=model_release(run),
       run=run.config.name,
-      event=plan.round_event(),
+      event=plan.charge_event(number, attempt),
       adjacency=plan.adjacency,
       round_number=number,
       plan_digest=plan.digest(),
@@ -337,9 +380,16 @@ def _round_charge(
       details={'data_digest': data_digest},
       lease=lease,
     )
+    drawn[number] += 1
+    if entry.attempt != attempt:
+      raise StageError(
+        f'round {number} must be charged as attempt {attempt}, the ledger says'
+        f' {entry.attempt}: something else draws for run {run.config.name!r};'
+        ' stop it, then give the command again.'
+      )
     if entry.warning:
       click.echo(f'warning: {entry.warning}', err=True)
-    return entry.attempt
+    return attempt
 
   return charge
 
@@ -348,6 +398,13 @@ def draws_of_model(ledger: ledger_lib.Ledger, run: Run) -> int:
   """Returns how often the run's training drew noise, replays included."""
   counts = ledger.draw_counts(run=run.config.name, release=model_release(run))
   return sum(count for _, count in counts)
+
+
+def _spent(ledger, run: Run, plan, report: program.RoundReport) -> float:
+  """Returns epsilon of what the run has been charged after a round."""
+  replays = draws_of_model(ledger, run) - report.round
+  rounds = plan.rounds if plan.is_charged_at_start else report.round
+  return plan.guarantee(rounds, replays=replays).epsilon
 
 
 def _figures(run: Run, embeddings, identities) -> dict[str, Any]:

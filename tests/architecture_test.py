@@ -60,6 +60,7 @@ _MAY_IMPORT = {
 _HOMES = {
   'apache_beam': ('pipelines',),
   'click': ('launch',),
+  'cryptography': ('privacy',),
   'dp_accounting': ('privacy', 'clustering'),
   'faiss': ('serving',),
   'fontTools': ('data',),
@@ -85,8 +86,9 @@ _HOMES = {
 }
 # File and framework, each with its reason.
 _AWAY_FROM_HOME = {
-  # TFF's remote executor takes a channel of grpc.
-  ('tff_dpemb/training/executors.py', 'grpc'),
+  # TFF's workers speak gRPC.
+  ('tff_dpemb/training/channels.py', 'grpc'),
+  ('tff_dpemb/training/remote_worker.py', 'grpc'),
   # Composes the events of its own passes, repeated ones included.
   ('tff_dpemb/pipelines/release.py', 'dp_accounting'),
 }

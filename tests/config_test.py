@@ -121,6 +121,14 @@ class TestRunConfig:
     assert again == run
     assert again.digest() == run.digest()
 
+  def test_digest_of_the_page_ignores_where_rounds_run(self):
+    run = config.RunConfig(name='a')
+    other = config.RunConfig(
+      name='a', runtime=config.RuntimeConfig(executor='workers', processes=2)
+    )
+    assert run.digest() == other.digest()
+    assert run.digest('runtime') != other.digest('runtime')
+
   def test_digest_of_a_section_ignores_the_others(self):
     run = config.RunConfig(name='a')
     other = config.from_mapping({'name': 'b', 'serving': {'neighbours': 3}})

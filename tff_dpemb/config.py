@@ -61,7 +61,7 @@ class DataConfig(_Section):
 class ModelConfig(_Section):
   """The backbone and its embedding."""
 
-  backbone: Literal['lenet', 'lenet_small'] = 'lenet_small'
+  backbone: Literal['lenet', 'lenet_small', 'mobilenet_v2'] = 'lenet_small'
   embedding_dim: _PositiveInt = 128
   head_scale: _PositiveFloat = 10.0  # scale of the cosine softmax
 
@@ -88,6 +88,21 @@ class PrivacyConfig(_Section):
   clip_learning_rate: _NonNegativeFloat = 0.2
   noise_multiplier: _NonNegativeFloat = 0.03  # std on the sum / clip_norm
   delta: _Probability | None = None  # default: population ** -1.1
+  sampler: Literal['poisson', 'fixed-size', 'min-separation'] = 'poisson'
+  # Default: add-or-remove-one-user; with fixed-size, replace-one-user.
+  adjacency: (
+    Literal['add-or-remove-one-user', 'replace-one-user', 'zero-out-one-user']
+    | None
+  ) = None
+  # Of min-separation: rounds between a user's participations, by default
+  # population // users_per_round, and how many there are at most.
+  min_separation: _PositiveInt | None = None
+  max_participations: _PositiveInt | None = None
+  # All but 'independent' are correlated over rounds and need min-separation.
+  noise: Literal['independent', 'tree', 'banded', 'blt'] = 'independent'
+  restart_every: int = pydantic.Field(default=0, ge=0)  # rounds; 0: never
+  bands: int = pydantic.Field(default=0, ge=0, le=32)  # 0: chosen by error
+  blt_buffers: int = pydantic.Field(default=3, ge=1, le=5)
   budget_epsilon: _PositiveFloat | None = None  # None: no budget is enforced
   simulation: bool = False  # noise stands for a larger population: see docs
   extrapolate_to: tuple[_PositiveInt, ...] = (10**5, 10**6, 10**7)
@@ -155,6 +170,22 @@ class SynthesisConfig(_Section):
   epochs: _PositiveInt = 30
 
 
+class RuntimeConfig(_Section):
+  """Where rounds run. Nothing here changes what a run promises or learns."""
+
+  executor: Literal['local', 'workers', 'accelerator'] = 'local'
+  workers: tuple[str, ...] = ()  # host:port of each `dpemb worker`
+  processes: int = pydantic.Field(default=0, ge=0)  # workers started here
+  # Virtual clients at a time, on each worker or device; 0: as suits them.
+  concurrent_calls: int = pydantic.Field(default=0, ge=0)
+  devices: tuple[str, ...] = ()  # of the accelerator; empty: all
+  # PEM files of this side of the channels to workers; all or none.
+  tls_authority: str = ''
+  tls_certificate: str = ''
+  tls_key: str = ''
+  insecure_network: bool = False  # a mesh or VPN protects the network
+
+
 class RunConfig(_Section):
   """One run page: every stage of one run."""
 
@@ -168,6 +199,7 @@ class RunConfig(_Section):
   export: ExportConfig = ExportConfig()
   serving: ServingConfig = ServingConfig()
   synthesis: SynthesisConfig = SynthesisConfig()
+  runtime: RuntimeConfig = RuntimeConfig()
 
   def to_json(self) -> str:
     """Returns the canonical JSON of the page (sorted keys, no spaces)."""
@@ -176,9 +208,14 @@ class RunConfig(_Section):
     )
 
   def digest(self, *sections: str) -> str:
-    """Returns the SHA-256 hex digest of the page, or of some sections of it."""
+    """Returns the SHA-256 hex digest of the page, or of some sections of it.
+
+    `[runtime]` is left out unless it is named: it changes no result.
+    """
     content = self.model_dump(mode='json')
-    if sections:
+    if not sections:
+      del content['runtime']
+    else:
       content = {section: content[section] for section in sections}
     text = json.dumps(content, sort_keys=True, separators=(',', ':'))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -121,6 +121,12 @@ class TestMachine:
     there = doctor.check_accelerator(device, installed=lambda name: object())
     assert there.status == 'ok'
 
+  def test_isolation(self):
+    assert doctor.check_isolation(can_seal=lambda: True).status == 'ok'
+    finding = doctor.check_isolation(can_seal=lambda: False)
+    assert finding.status == 'warning'
+    assert 'open on all interfaces' in finding.detail
+
 
 class TestWorker:
   def test_missing_then_not_executable_then_good(self, tmp_path):

@@ -1,4 +1,10 @@
-"""TFF's C++ worker as a process that the program owns; no TensorFlow here."""
+"""TFF's C++ worker as a process that the program owns; no TensorFlow here.
+
+The worker listens without encryption or authentication, runs any graph that it
+is sent, and cannot be told to listen on loopback only. So it runs sealed, in a
+network of its own, where this user's processes alone reach it. Where the kernel
+forbids that, its port is open on all interfaces, and `is_sealed` says so.
+"""
 
 import atexit
 import importlib.util
@@ -6,12 +12,9 @@ import os
 import pathlib
 import socket
 import subprocess
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from tff_dpemb import processes
-
-_START_TIMEOUT_SECONDS = 60.0
 
 
 class ExecutorError(RuntimeError):
@@ -26,44 +29,52 @@ class OwnedWorker:
     *,
     concurrent_calls: int = -1,
     log_path: str | os.PathLike[str] = os.devnull,
+    environment: Mapping[str, str] | None = None,
   ):
     """Starts the worker.
 
     Args:
       concurrent_calls: Calls of one computation at a time; < 1: no limit.
       log_path: Where the worker's own messages are appended.
+      environment: Variables that it gets besides this program's own.
 
     Raises:
       ExecutorError: There is no worker binary.
       processes.ProcessError: This is not the main thread.
     """
-    self.port = _free_port()
-    self._process: subprocess.Popen[bytes] | None = processes.start(
-      [
-        str(worker_binary()),
-        f'--port={self.port}',
-        f'--max_concurrent_computation_calls={concurrent_calls}',
-      ],
-      log_path=log_path,
-    )
+    self._binary = worker_binary()
+    self._concurrent_calls = concurrent_calls
+    self._log_path = log_path
+    self._environment = environment
+    self.is_sealed = processes.can_seal()
+    self._process: subprocess.Popen[bytes] | None = None
     atexit.register(self.close)
+    self.restart()
 
   @property
   def pid(self) -> int:
     """Returns the worker's process id, 0 after `close`."""
     return self._process.pid if self._process else 0
 
-  def wait_until_ready(self, is_ready: Callable[[], bool]) -> None:
-    """Returns when `is_ready`; raises `ExecutorError` if the worker ends."""
-    deadline = time.monotonic() + _START_TIMEOUT_SECONDS
-    while not is_ready():
-      if not self.is_alive():
-        raise ExecutorError('the TFF worker ended while starting.')
-      if time.monotonic() > deadline:
-        raise ExecutorError(
-          f'the TFF worker must answer within {_START_TIMEOUT_SECONDS} s.'
-        )
-      time.sleep(0.02)
+  def restart(self) -> None:
+    """Starts the worker again, at another address; ends it if it runs."""
+    self._end()
+    seal = processes.Seal() if self.is_sealed else None
+    port = seal.port if seal else _free_port()
+    # The address that gRPC connects to.
+    self.target = (
+      f'unix-abstract:{seal.socket_name}' if seal else f'127.0.0.1:{port}'
+    )
+    self._process = processes.start(
+      [
+        str(self._binary),
+        f'--port={port}',
+        f'--max_concurrent_computation_calls={self._concurrent_calls}',
+      ],
+      log_path=self._log_path,
+      environment=self._environment,
+      seal=seal,
+    )
 
   def is_alive(self) -> bool:
     """Returns whether the worker runs."""
@@ -71,9 +82,12 @@ class OwnedWorker:
 
   def close(self) -> None:
     """Kills the worker and its group and waits; safe to call twice."""
+    atexit.unregister(self.close)
+    self._end()
+
+  def _end(self) -> None:
     process, self._process = self._process, None
     if process is not None:
-      atexit.unregister(self.close)
       processes.stop(process)
 
   def __enter__(self) -> 'OwnedWorker':

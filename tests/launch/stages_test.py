@@ -1,0 +1,141 @@
+"""What a round is charged, and when a run may not go on."""
+
+import pytest
+from dp_accounting import dp_event
+
+from launch import run_directory
+from launch import stages
+from tff_dpemb import config
+from tff_dpemb.privacy import ledger as ledger_lib
+from tff_dpemb.privacy import plan as plan_lib
+
+_PAGE = {
+  'users_per_round': 20,
+  'virtual_clients': 4,
+  'clipping': 'fixed',
+  'noise_multiplier': 4.0,
+}
+_TREE = {**_PAGE, 'sampler': 'min-separation', 'noise': 'tree'}
+
+
+class _Training:
+  """A run of 3 rounds whose ledger is open."""
+
+  def __init__(self, folder, privacy):
+    page = config.from_mapping(
+      {'name': 'some', 'privacy': privacy, 'training': {'rounds': 3}}
+    )
+    self.run = run_directory.RunDirectory(page, runs=folder)
+    self.run.runs.mkdir(exist_ok=True)
+    self.plan = plan_lib.plan_from_config(
+      page.privacy, population=100, rounds=3
+    )
+    self.ledger = ledger_lib.Ledger.open(self.run.ledger_url)
+    self.lease = None
+
+  def charge(self):
+    """Returns the charge function of a new start of the run."""
+    if self.lease is not None:
+      self.ledger.release_lease(self.lease)
+    self.lease = self.ledger.acquire_lease('some', 'train')
+    return stages.round_charge(
+      self.run, self.ledger, self.plan, self.lease, 'a' * 64
+    )
+
+  def drawn(self):
+    return [
+      (entry.round_number, entry.attempt, entry.event)
+      for entry in self.ledger.entries(kind='draw')
+    ]
+
+
+@pytest.fixture
+def build(tmp_path):
+  """Builds trainings; closes their ledgers."""
+  made = []
+
+  def one(privacy, folder='runs'):
+    made.append(_Training(tmp_path / folder, privacy))
+    return made[-1]
+
+  yield one
+  for training in made:
+    training.ledger.close()
+
+
+def test_every_draw_of_independent_noise_costs_the_same(build):
+  training = build(_PAGE)
+  charge = training.charge()
+  assert [charge(0), charge(1), charge(1), charge(2)] == [1, 1, 2, 1]
+  event = training.plan.round_event()
+  assert training.drawn() == [
+    (0, 1, event),
+    (1, 1, event),
+    (1, 2, event),
+    (2, 1, event),
+  ]
+
+
+def test_the_first_round_of_correlated_noise_pays_for_all(build):
+  training = build(_TREE)
+  charge = training.charge()
+  assert [charge(0), charge(1)] == [1, 1]
+  charge = training.charge()  # A new start: the result of round 1 was lost.
+  assert [charge(1), charge(2)] == [2, 1]
+  plan = training.plan
+  assert training.drawn() == [
+    (0, 1, plan.event(3)),
+    (1, 1, dp_event.NoOpDpEvent()),
+    (1, 2, plan.replay_event()),
+    (2, 1, dp_event.NoOpDpEvent()),
+  ]
+
+
+@pytest.mark.parametrize('privacy', [_PAGE, _TREE], ids=['independent', 'tree'])
+def test_a_ledger_without_the_rounds_before_is_refused(build, privacy):
+  """With another ledger the rest of a run would be free of charge."""
+  training = build(privacy, 'runs')
+  training.charge()(0)
+  other = build(privacy, 'other')
+  with pytest.raises(stages.StageError, match='it lacks 1 of the first 1'):
+    other.charge()(1)
+  assert other.drawn() == []
+
+
+def test_an_entry_of_somebody_else_stops_the_run(build):
+  training = build(_TREE)
+  charge = training.charge()
+  charge(0)
+  training.ledger.charge(
+    population=training.run.config.privacy.population,
+    release=stages.model_release(training.run),
+    run='some',
+    event=dp_event.NoOpDpEvent(),
+    round_number=1,
+  )
+  with pytest.raises(
+    stages.StageError, match='as attempt 1, the ledger says 2'
+  ):
+    charge(1)
+
+
+def test_a_run_goes_on_under_its_own_plan_only(build):
+  training = build(_TREE)
+  training.run.training.mkdir(parents=True)
+  stages.refuse_another_start(
+    training.run, training.ledger, training.plan, 'digest'
+  )
+  charge = training.charge()
+  for number in (0, 1, 1, 2):
+    charge(number)
+  stages.refuse_another_start(
+    training.run, training.ledger, training.plan, 'digest'
+  )
+  for privacy in (_PAGE, {**_TREE, 'noise_multiplier': 4.1}):
+    other = build(privacy)
+    with pytest.raises(stages.StageError, match='under another plan'):
+      stages.refuse_another_start(other.run, other.ledger, other.plan, 'digest')
+  with pytest.raises(stages.StageError, match='on other private images'):
+    stages.refuse_another_start(
+      training.run, training.ledger, training.plan, 'other'
+    )

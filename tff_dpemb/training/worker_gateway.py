@@ -1,0 +1,101 @@
+"""The door of a worker on another machine: one address, TLS if it has files.
+
+TFF's worker can neither encrypt nor choose where it listens. It runs sealed,
+and this gateway forwards, byte by byte, what connects to the one address that
+it was given and has proved who it is.
+"""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+
+from tff_dpemb.training import worker_process
+
+_CHUNK_BYTES = 1 << 18
+_POLL_SECONDS = 0.5
+_log = logging.getLogger(__name__)
+
+
+class Gateway:
+  """A listener in front of an owned worker, which it keeps alive."""
+
+  def __init__(
+    self,
+    worker: worker_process.OwnedWorker,
+    *,
+    host: str,
+    port: int,
+    context: ssl.SSLContext | None,
+  ):
+    """Does not listen yet.
+
+    Args:
+      worker: Is started again whenever it ends.
+      host: Where to listen.
+      port: 0: any free one.
+      context: TLS of the worker's side; without, nothing is encrypted.
+    """
+    self._worker = worker
+    self._host, self._wanted_port, self._context = host, port, context
+    self._server: asyncio.Server | None = None
+
+  @property
+  def port(self) -> int:
+    """Returns the port, 0 before `start`."""
+    return self._server.sockets[0].getsockname()[1] if self._server else 0
+
+  async def start(self) -> None:
+    """Begins to listen.
+
+    Raises:
+      OSError: The address cannot be listened on.
+    """
+    self._server = await asyncio.start_server(
+      self._join,
+      self._host,
+      self._wanted_port,
+      ssl=self._context,
+      limit=_CHUNK_BYTES,
+    )
+
+  async def keep(self) -> None:
+    """Starts the worker again whenever it ends; returns never."""
+    while True:
+      await asyncio.sleep(_POLL_SECONDS)
+      if not self._worker.is_alive():
+        _log.warning('the TFF worker ended; it is started again.')
+        self._worker.restart()
+
+  async def stop(self) -> None:
+    """Stops listening; connections end with the worker."""
+    if self._server is not None:
+      self._server.close()
+      await self._server.wait_closed()
+
+  async def _join(self, reader, writer) -> None:
+    with contextlib.suppress(OSError):
+      inner_reader, inner_writer = await self._connect()
+      await asyncio.gather(
+        _forward(reader, inner_writer), _forward(inner_reader, writer)
+      )
+    writer.close()
+
+  async def _connect(self):
+    target = self._worker.target
+    kind, _, name = target.partition(':')
+    if kind == 'unix-abstract':
+      return await asyncio.open_unix_connection('\0' + name, limit=_CHUNK_BYTES)
+    return await asyncio.open_connection(kind, int(name), limit=_CHUNK_BYTES)
+
+
+async def _forward(reader, writer) -> None:
+  """Moves bytes until one side ends, then ends the other."""
+  try:
+    while data := await reader.read(_CHUNK_BYTES):
+      writer.write(data)
+      await writer.drain()
+  except OSError:
+    pass
+  finally:
+    writer.close()
