@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from scipy import stats
 
 from tff_dpemb.privacy import correlated
 from tff_dpemb.privacy import mechanisms
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import checkpoints
+from tff_dpemb.training import noise_queries
 
 _SHAPES = ((2, 3), (6,))
 _TYPE = tff.types.to_type([(np.float32, list(shape)) for shape in _SHAPES])
@@ -61,7 +63,7 @@ def _play(process, state, *, rounds, clients=(), between=lambda state: state):
     clips.append(float(sums.l2_norm_clip))
     fresh.append(
       [
-        float(sums.stddev) * tf.random.stateless_normal(shape, seed).numpy()
+        float(sums.stddev) * noise_queries.standard_normal(shape, seed).numpy()
         for shape, seed in zip(_SHAPES, sums.noise_seeds, strict=True)
       ]
     )
@@ -194,7 +196,7 @@ def test_the_clip_follows_the_mean_noisy_count(tff_worker):
     assert float(_sums(state).l2_norm_clip) == 0.5
     state = aggregators.with_fresh_noise_seeds(state)
     (seed,) = state.query_state.numerator_state.count_state.noise_seeds
-    counts.append(float(tf.random.stateless_normal([], seed)))
+    counts.append(float(noise_queries.standard_normal([], seed)))
     clients = [_client(9.0), _client(9.0), _client(), _client()]
     state = process.next(state, clients).state
   assert len(set(counts)) == 10
@@ -226,3 +228,40 @@ def test_a_state_without_buffers_tells_nothing_of_the_noise(tff_worker):
   ).create(_TYPE)
   before = independent.initialize()
   tf.nest.assert_same_structure(aggregators.without_buffers(before), before)
+
+
+def _share_on_grid(normals):
+  """Of neighbours far out, the share with a radius of float32's Box-Muller."""
+  pairs = np.asarray(normals, np.float64).reshape(-1, 2)
+  squares = (pairs**2).sum(axis=1)
+  uniforms = np.exp(-squares[squares > 14] / 2) * 2**23
+  assert len(uniforms) > 800  # Of 2^20 pairs, exp(-7) are expected: 956.
+  return float((np.abs(uniforms - np.round(uniforms)) < 0.05).mean())
+
+
+def test_noise_lies_on_no_grid():
+  """By chance .1 of the radii do; 5 standard errors of 800 are .053."""
+  seed, shape = tf.constant([11, 7], tf.int64), [2**21]
+  assert _share_on_grid(tf.random.stateless_normal(shape, seed)) > 0.9
+  found = noise_queries.standard_normal(shape, seed)
+  assert found.dtype == tf.float64
+  assert _share_on_grid(found) < 0.16
+
+
+def test_noise_is_standard_normal():
+  """The Kolmogorov-Smirnov test; a false alarm once in 10 000."""
+  found = noise_queries.standard_normal([2**20], tf.constant([3, 5], tf.int64))
+  assert stats.kstest(found.numpy(), 'norm').pvalue > 1e-4
+  neighbours = found.numpy().reshape(-1, 2)
+  assert abs(np.corrcoef(neighbours.T)[0, 1]) < 5 / math.sqrt(2**19)
+
+
+def test_noise_reaches_beyond_one_box_muller_draw(monkeypatch):
+  """Four draws at their end, 5.66 each, reach 11.3 together."""
+  monkeypatch.setattr(
+    tf.random,
+    'stateless_normal',
+    lambda shape, seed, dtype: tf.fill(shape, tf.constant(5.66, dtype)),
+  )
+  found = noise_queries.standard_normal([3], tf.constant([1, 1], tf.int64))
+  np.testing.assert_allclose(found, 2 * 5.66)

@@ -7,13 +7,18 @@ returns, hence no checkpoint, holds a seed that was used. A round without seeds
 (all zero) returns NaN, which the program refuses: it fails closed.
 
 TensorFlow's stateful random operations would seed themselves from 32 bits a
-process, which an attacker could enumerate.
+process, which an attacker could enumerate. Its normals are Box-Muller pairs of
+one uniform each: in float32 their radii lie on a grid of 2^23 values and end at
+5.7 standard deviations (in float64 the grid is fine, the end is the same), by
+which who knows all users but one could tell that one from published weights.
+`standard_normal` has neither the grid nor the end.
 
 The events that these queries return are what TFF wants to see; nothing is
 accounted by them. What a round costs is said by the plan alone.
 """
 
 import collections
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,6 +31,29 @@ from tff_dpemb.privacy import mechanisms
 # Fields of the states below that are not for everybody's eyes.
 SEEDS_FIELD = 'noise_seeds'
 BUFFERS_FIELD = 'buffers'
+_DRAWS = 4
+
+
+def standard_normal(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+  """Returns standard normals of a seed, fit to hide a user behind.
+
+  The sum of four independent float64 normals, halved: where one of the four is
+  at its grid or its end, the other three still spread it, and the sum reaches
+  11.3 standard deviations. Round it once, after it was added.
+
+  Args:
+    shape: int32 [rank].
+    seed: int64 [2].
+
+  Returns:
+    float64 of `shape`; a function of the seed alone.
+  """
+  draws = tf.random.stateless_normal(
+    tf.concat([[_DRAWS], tf.cast(shape, tf.int32)], axis=0),
+    seed,
+    dtype=tf.float64,
+  )
+  return tf.reduce_sum(draws, axis=0) / math.sqrt(_DRAWS)
 
 
 class SeededGaussianSumQuery(tfp.GaussianSumQuery):
@@ -48,7 +76,7 @@ class SeededGaussianSumQuery(tfp.GaussianSumQuery):
 
   def get_noised_result(self, sample_state, global_state):
     noised = [
-      tensor + tf.cast(noise, tensor.dtype)
+      _add(tensor, noise)
       for tensor, noise in zip(
         tf.nest.flatten(sample_state),
         self._fresh_noise(sample_state, global_state),
@@ -62,13 +90,15 @@ class SeededGaussianSumQuery(tfp.GaussianSumQuery):
     return result, state, self._event(global_state)
 
   def _fresh_noise(self, sample_state, global_state) -> list[tf.Tensor]:
-    """Returns z, float32, like each tensor; NaN where there is no seed."""
+    """Returns z, float64, like each tensor; NaN where there is no seed."""
+    stddev = tf.cast(global_state.stddev, tf.float64)
+    missing = tf.constant(math.nan, tf.float64)
     fresh = []
     for index, tensor in enumerate(tf.nest.flatten(sample_state)):
       seed = global_state.noise_seeds[index]
-      noise = tf.random.stateless_normal(tf.shape(tensor), seed)
-      noise = tf.where(tf.reduce_all(tf.equal(seed, 0)), float('nan'), noise)
-      fresh.append(global_state.stddev * noise)
+      noise = standard_normal(tf.shape(tensor), seed)
+      noise = tf.where(tf.reduce_all(tf.equal(seed, 0)), missing, noise)
+      fresh.append(stddev * noise)
     return fresh
 
   def _event(self, global_state):
@@ -128,14 +158,17 @@ class CorrelatedSumQuery(SeededGaussianSumQuery):
       list(global_state.buffers),
       strict=True,
     ):
-      fresh = tf.where(step < rounds, fresh, float('nan'))
+      missing = tf.constant(math.nan, tf.float64)
+      fresh = tf.where(step < rounds, fresh, missing)
+      buffer = tf.cast(buffer, tf.float64)
       noise = fresh - tf.tensordot(read, buffer, 1)
-      noised.append(tensor + tf.cast(noise, tensor.dtype))
-      buffers.append(
+      noised.append(_add(tensor, noise))
+      kept = (
         tf.tensordot(keep, buffer, 1)
         + tf.tensordot(write_noise, noise, 0)
         + tf.tensordot(write_fresh, fresh, 0)
       )
+      buffers.append(tf.cast(kept, tf.float32))
     state = global_state._replace(
       noise_seeds=tf.zeros_like(global_state.noise_seeds),
       step=step + 1,
@@ -145,7 +178,7 @@ class CorrelatedSumQuery(SeededGaussianSumQuery):
     return result, state, self._event(global_state)
 
   def _tables(self, row: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the four tables of one round, float32.
+    """Returns the four tables of one round, float64.
 
     Most rounds are alike: the graph holds each different one once.
     """
@@ -156,7 +189,7 @@ class CorrelatedSumQuery(SeededGaussianSumQuery):
       np.concatenate(flat, axis=1), axis=0, return_inverse=True
     )
     kind = tf.gather(tf.constant(index.ravel(), tf.int32), row)
-    values = tf.gather(tf.constant(kinds, tf.float32), kind)
+    values = tf.gather(tf.constant(kinds, tf.float64), kind)
     return [
       tf.reshape(part, table.shape[1:])
       for part, table in zip(
@@ -277,6 +310,11 @@ class RestartClipQuery(tfp.SumAggregationDPQuery):
   def derive_metrics(self, global_state):
     """Returns the clip norm of the next round as a metric."""
     return collections.OrderedDict(clip=global_state.sum_state.l2_norm_clip)
+
+
+def _add(tensor: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+  """Adds float64 noise and rounds once."""
+  return tf.cast(tf.cast(tensor, tf.float64) + noise, tensor.dtype)
 
 
 def _count_query(
