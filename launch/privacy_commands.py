@@ -197,6 +197,8 @@ def ledger_show(
 ) -> None:
   """Shows spent and remaining epsilon of each population.
 
+  Exit code 5 if the ledger was changed: then the figures are not to be trusted.
+
   \b
   Example:
     dpemb ledger show --population glyphs --delta 1e-5 --entries
@@ -233,6 +235,8 @@ def ledger_show(
           f' {entry.population} {entry.release} {where}'
           f' attempt {entry.attempt} {entry.digest[:12]}'
         )
+    problems = book.verify()
+  _fail_on(problems[:1])
 
 
 @ledger.command('verify')
@@ -286,6 +290,8 @@ def _parse_head(text: str) -> tuple[int, str]:
 def ledger_export(url: str, population: str | None, composed: bool) -> None:
   """Prints entries as JSON lines, events in dp_accounting's form.
 
+  Exit code 5 if the ledger was changed: then entries may be missing.
+
   \b
   Example:
     dpemb ledger export --population glyphs > glyphs.jsonl
@@ -306,8 +312,10 @@ def ledger_export(url: str, population: str | None, composed: bool) -> None:
     else:
       entries = book.entries(population=population)
       lines = [entry.to_json() for entry in entries]
+    problems = book.verify()
   for line in lines:
     click.echo(json.dumps(line, sort_keys=True))
+  _fail_on(problems[:1])
 
 
 @ledger.command('budget')
@@ -327,7 +335,8 @@ def ledger_budget(
 ) -> None:
   """Shows or sets the budget of a population, over all its releases.
 
-  A draw that would exceed it is refused before it runs.
+  A draw that would exceed it is refused before it runs. Exit code 5 if the
+  ledger was changed: then nothing is set.
 
   \b
   Example:
@@ -339,6 +348,7 @@ def ledger_budget(
   if (epsilon is None) != (delta is None):
     raise click.UsageError('--epsilon and --delta must be given together.')
   with ledger_lib.Ledger.open(url, create=epsilon is not None) as book:
+    _fail_on(book.verify()[:1])
     if epsilon is not None and delta is not None:
       book.set_budget(
         population,

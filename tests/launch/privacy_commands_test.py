@@ -1,7 +1,9 @@
 """The commands `plan`, `ledger` and `certificate`."""
 
+import contextlib
 import dataclasses
 import json
+import sqlite3
 import subprocess
 import sys
 
@@ -169,6 +171,48 @@ def test_ledger_verify_tells_whole_from_damaged(run, url):
   result = run(*command)
   assert result.exit_code == 5
   assert 'problem: ' in result.errors
+
+
+def _tamper(url, statement):
+  with contextlib.closing(sqlite3.connect(url)) as raw:
+    for action in ('update', 'delete'):
+      raw.execute(f'DROP TRIGGER entries_no_{action}')
+    raw.execute(statement)
+    raw.commit()
+
+
+def test_a_ledger_that_lacks_draws_is_shown_with_its_first_problem(run, url):
+  _tamper(url, 'DELETE FROM entries WHERE sequence IN (2, 3)')
+  for command, text in (
+    (('show', '--entries'), 'glyphs: 1 draws for 1 releases'),
+    (('export',), '"sequence": 4'),
+    (('export', '--composed'), '"population": "glyphs"'),
+    (('budget', 'glyphs'), ''),
+    (('budget', 'other', '--epsilon', 1, '--delta', 1e-5), ''),
+  ):
+    result = run('ledger', *command, '--ledger', url)
+    assert result.exit_code == 5
+    assert text in result.output
+    assert result.errors.startswith('problem: entry 2 must follow entry 1')
+    assert len(result.errors.splitlines()) == 1
+    assert (result.output == '') == (text == '')
+  with ledger_lib.Ledger.open(url) as book:
+    assert book.budget('other') is None
+
+
+@pytest.mark.parametrize(
+  'change', ["event = '{'", "details = '{'", "event = x'ff00'"]
+)
+def test_a_damaged_entry_is_one_line(run, url, change):
+  _tamper(url, f'UPDATE entries SET {change} WHERE sequence = 3')
+  for command in (('show', '--entries'), ('export',), ('budget', 'glyphs')):
+    result = run('ledger', *command, '--ledger', url)
+    assert result.exit_code == 5
+    assert 'entry 3 ' in result.errors
+    assert len(result.errors.splitlines()) == 1
+  result = run('ledger', 'verify', '--ledger', url)
+  assert result.exit_code == 5
+  assert 'problem: entry 3 of the ledger must have ' in result.errors
 
 
 def test_ledger_export_can_be_read_by_dp_accounting(run, url):

@@ -1,11 +1,13 @@
 """Certificates: built from the ledger, recomputed, and hard to bend."""
 
 import collections
+import contextlib
 import copy
 import dataclasses
 import json
 import math
 import pathlib
+import sqlite3
 
 import pytest
 from dp_accounting import dp_event
@@ -487,6 +489,42 @@ def test_another_plan_than_the_charged_one_is_refused(book):
 def test_fewer_draws_than_rounds_are_refused(book):
   with pytest.raises(certificate_lib.CertificateError, match='a draw for each'):
     _for_training(book, rounds_completed=8)
+
+
+@pytest.mark.parametrize('build', [_for_training, _for_synthesis])
+@pytest.mark.parametrize(
+  ('statement', 'problem'),
+  [
+    # Draws that are gone cannot be counted: epsilon would be too small.
+    (
+      "DELETE FROM entries WHERE round_number = 4 OR kind = 'lease'",
+      'entry 6 must follow entry 5',
+    ),
+    (
+      'UPDATE entries SET code_revision = 1 WHERE sequence = 3',
+      'entry 3 must match its digest',
+    ),
+  ],
+)
+def test_a_ledger_that_is_not_whole_certifies_nothing(
+  book, tmp_path, build, statement, problem
+):
+  content = build(book, **_few_rounds(build))
+  assert certificate_lib.verify(content, ledger=book) == []
+  with contextlib.closing(sqlite3.connect(tmp_path / 'ledger.sqlite')) as raw:
+    for action in ('update', 'delete'):
+      raw.execute(f'DROP TRIGGER entries_no_{action}')
+    raw.execute(statement)
+    raw.commit()
+  with pytest.raises(ledger_lib.LedgerDamagedError, match=problem) as info:
+    build(book, **_few_rounds(build))
+  assert info.value.exit_code == 5
+  assert 'dpemb ledger verify' in str(info.value)
+
+
+def _few_rounds(build):
+  """Rounds completed that are there with and without round 4."""
+  return {'rounds_completed': 5} if build is _for_training else {}
 
 
 def test_a_release_that_was_not_charged_is_refused(book):

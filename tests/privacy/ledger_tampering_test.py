@@ -4,6 +4,7 @@ import pytest
 import sqlalchemy as sa
 from dp_accounting import dp_event
 
+from tff_dpemb.privacy import events
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy import ledger as ledger_lib
 from tff_dpemb.privacy import ledger_store
@@ -265,6 +266,218 @@ def test_a_tampered_ledger_takes_no_charge(database):
   with ledger_lib.Ledger.open(database.url) as book:
     with pytest.raises(ledger_lib.LedgerDamagedError, match='must agree'):
       book.acquire_lease('quick', 'tuesday')
+
+
+_WRITES = {
+  'charge': lambda book: book.charge(
+    population='glyphs', release='quick/model', run='quick', event=_EVENT
+  ),
+  'set_budget': lambda book: book.set_budget(
+    'other', guarantee.Budget(1.0, 1e-5)
+  ),
+  'record_release': lambda book: book.record_release(
+    population='glyphs', release='quick/model', run='quick', digest='d'
+  ),
+  'acquire_lease': lambda book: book.acquire_lease('quick', 'tuesday'),
+}
+
+
+@pytest.mark.parametrize('name', _WRITES)
+def test_a_ledger_that_lacks_entries_takes_no_write(database, name):
+  _fill(database)
+  with database.without_triggers() as connection:
+    _run(connection, 'DELETE FROM entries WHERE sequence IN (3, 4, 5)')
+  with ledger_lib.Ledger.open(database.url) as book:
+    for _ in range(2):  # It does not wear off.
+      with pytest.raises(
+        ledger_lib.LedgerDamagedError, match='must hold 7 entries.*got 4'
+      ):
+        _WRITES[name](book)
+    assert [entry.sequence for entry in book.entries()] == [1, 2, 6, 7]
+    assert book.head()[0] == 7
+
+
+@pytest.mark.parametrize('name', _WRITES)
+def test_an_end_cut_off_meanwhile_is_found_by_the_next_write(database, name):
+  _fill(database)
+  with ledger_lib.Ledger.open(database.url) as book:
+    book.set_budget('third', guarantee.Budget(1.0, 1e-5))
+    with database.without_triggers() as connection:
+      _run(connection, 'DELETE FROM entries WHERE sequence = 8')
+    with pytest.raises(ledger_lib.LedgerDamagedError, match='must agree'):
+      _WRITES[name](book)
+    assert book.entries()[-1].sequence == 7
+
+
+@pytest.mark.parametrize('statement', ['delete_head', 'add_head'])
+def test_a_ledger_without_its_one_head_record_takes_no_write(
+  database, statement
+):
+  _fill(database)
+  with database.without_triggers() as connection:
+    _FROM_INSIDE[statement](connection)
+  with ledger_lib.Ledger.open(database.url) as book:
+    for action in (*_WRITES.values(), lambda book: book.head()):
+      with pytest.raises(
+        ledger_lib.LedgerDamagedError, match='one head record'
+      ):
+        action(book)
+
+
+def test_a_new_ledger_is_whole(any_database):
+  with ledger_lib.Ledger.open(any_database.url) as book:
+    assert book.verify() == []
+
+
+# SQLite keeps bytes, and texts that are not UTF-8, in a column of text.
+_NO_TEXT = ("x'ff00'", "CAST(x'ff00' AS TEXT)")
+
+
+@pytest.mark.parametrize(
+  ('column', 'value'),
+  [
+    *((column, "'{'") for column in ('event', 'details')),
+    *((column, "'[1]'") for column in ('event', 'details')),
+    ('event', "'{}'"),
+    pytest.param('event', f"'{'[' * 100_000}'", id='event-nested'),
+    ('adjacency', "'none'"),
+    *(
+      (column, value)
+      for column in ('event', 'details', 'run', 'digest', 'recorded_at')
+      for value in _NO_TEXT
+    ),
+    ('attempt', "'twice'"),
+  ],
+)
+def test_a_damaged_entry_is_named(database, column, value):
+  if database.kind != 'sqlite' and (value in _NO_TEXT or column == 'attempt'):
+    pytest.skip('PostgreSQL keeps only values of the type of a column')
+  _fill(database)
+  with database.without_triggers() as connection:
+    connection.exec_driver_sql(
+      f'UPDATE entries SET {column} = {value} WHERE sequence = 4'
+    )
+    _run(connection, "UPDATE entries SET run = 'other' WHERE sequence = 6")
+  with ledger_lib.Ledger.open(database.url) as book:
+    with pytest.raises(ledger_lib.LedgerDamagedError, match='entry 4 ') as info:
+      book.entries()
+    assert info.value.exit_code == 5
+    problems = book.verify()
+    if column == 'event':
+      for read in (
+        lambda: book.draw_counts(population='glyphs'),
+        lambda: book.composed_event('glyphs'),
+      ):
+        with pytest.raises(ledger_lib.LedgerDamagedError, match='entry 4 '):
+          read()
+    if column == 'run' and value in _NO_TEXT:
+      with pytest.raises(ledger_lib.LedgerDamagedError, match='entry 4 '):
+        book.runs('glyphs')
+  assert any('entry 4 of the ledger' in problem for problem in problems)
+  # It goes on to the end.
+  assert any('entry 6 must match its digest' in text for text in problems)
+
+
+@pytest.mark.parametrize('value', ["'{'", "x'ff00'", "CAST(x'ff00' AS TEXT)"])
+def test_a_damaged_first_draw_is_named_by_what_depends_on_it(database, value):
+  if database.kind != 'sqlite' and value in _NO_TEXT:
+    pytest.skip('PostgreSQL keeps only texts in a column of text')
+  _fill(database)
+  with database.without_triggers() as connection:
+    connection.exec_driver_sql(
+      f'UPDATE entries SET event = {value} WHERE sequence = 3'
+    )
+  with ledger_lib.Ledger.open(database.url) as book:
+    for read in (
+      lambda: book.spent('glyphs'),
+      lambda: book.headroom('glyphs', _EVENT),
+      lambda: _WRITES['charge'](book),
+    ):
+      with pytest.raises(ledger_lib.LedgerDamagedError, match='entry 3 '):
+        read()
+    assert len(book.entries(kind='lease')) == 2
+    assert book.head()[0] == 7
+
+
+@pytest.mark.parametrize(
+  'details',
+  [
+    '{',
+    '[]',
+    '{}',
+    '{"delta": 1e-05, "epsilon": "8"}',
+    '{"delta": 1e-05, "epsilon": -8.0}',
+    '{"delta": null, "epsilon": 8.0}',
+  ],
+)
+def test_a_damaged_budget_is_named(database, details):
+  _fill(database)
+  with database.without_triggers() as connection:
+    _run(
+      connection,
+      'UPDATE entries SET details = :details WHERE sequence = 1',
+      details=details,
+    )
+  with ledger_lib.Ledger.open(database.url) as book:
+    for read in (
+      lambda: book.budget('glyphs'),
+      lambda: book.spent('glyphs'),
+      lambda: book.set_budget('glyphs', guarantee.Budget(9.0, 1e-5)),
+      lambda: _WRITES['charge'](book),
+      book.entries,
+    ):
+      with pytest.raises(ledger_lib.LedgerDamagedError, match='entry 1 '):
+        read()
+    assert any('entry 1 of the' in problem for problem in book.verify())
+    assert book.head()[0] == 7
+
+
+@pytest.mark.parametrize(
+  ('sequence', 'column', 'value'),
+  [(2, 'details', '{'), (4, 'event', '{'), (4, 'details', '"text"')],
+)
+def test_a_damaged_entry_in_a_chain_made_anew_is_a_problem(
+  database, sequence, column, value
+):
+  _fill(database)
+  with database.without_triggers() as connection:
+    edited = {column: value}
+    if column == 'event':
+      edited['event_digest'] = events.text_digest(value)
+    connection.execute(
+      ledger_store.entries.update()
+      .where(ledger_store.entries.c.sequence == sequence)
+      .values(**edited)
+    )
+    _rechain(connection, first=1, change={})
+  if database.mirror is not None:
+    database.mirror.unlink()
+  with ledger_lib.Ledger.open(database.url) as book:
+    problems = book.verify()
+  assert any(f'entry {sequence} of the ledger' in text for text in problems)
+
+
+@pytest.mark.parametrize('value', ['{', '["data_digest"]'])
+def test_damaged_details_that_name_a_data_set_are_named(database, value):
+  with ledger_lib.Ledger.open(database.url) as book:
+    for number in range(2):
+      book.charge(
+        population='glyphs',
+        release='quick/model',
+        run='quick',
+        event=_EVENT,
+        round_number=number,
+        details={'data_digest': 'd' * 64},
+      )
+  with database.without_triggers() as connection:
+    _run(
+      connection,
+      'UPDATE entries SET details = :details WHERE sequence = 2',
+      details=f'{value} "data_digest"' if value == '{' else value,
+    )
+  with ledger_lib.Ledger.open(database.url) as book:
+    with pytest.raises(ledger_lib.LedgerDamagedError, match='entry 2 '):
+      book.check_data_set('other', 'd' * 64)
 
 
 def test_entries_cannot_be_changed_by_accident(database):

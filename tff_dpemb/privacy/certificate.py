@@ -43,7 +43,8 @@ to_html = certificate_page.to_html
 # What the training loop really draws from (`training.aggregators`,
 # `data.cohorts`): keep these texts and the code the same.
 _NOISE_RANDOMNESS = (
-  "Noise: TensorFlow's stateless Philox normal, keyed for each tensor and round"
+  "Noise: half the sum of four of TensorFlow's stateless Philox normals in"
+  ' float64, added there and rounded once, keyed for each tensor and round'
   ' by 128 fresh bits of the operating system that are never stored.'
 )
 _SLOT_RANDOMNESS = (
@@ -91,11 +92,13 @@ def build_for_training(
     fixed_seed: Whether any noise came from a fixed seed: then there is none.
 
   Raises:
+    LedgerDamagedError: Something is wrong with the ledger.
     CertificateError: The seed was fixed, the ledger holds no draws or others
       than the plan's, fewer draws than rounds completed, or users took part
       beyond the plan's limits.
   """
   _refuse_fixed_seed(fixed_seed)
+  certificate_ledger.refuse_damaged(charged.ledger)
   entries = charged.ledger.entries(
     population=charged.population,
     run=charged.run,
@@ -226,10 +229,12 @@ def build_for_synthesis(
     fixed_seed: Whether any noise came from a fixed seed: then there is none.
 
   Raises:
+    LedgerDamagedError: Something is wrong with the ledger.
     CertificateError: The seed was fixed, the ledger holds no draws, the queries
       reveal more than was charged, or delta is out of range.
   """
   _refuse_fixed_seed(fixed_seed)
+  certificate_ledger.refuse_damaged(charged.ledger)
   counts = charged.ledger.draw_counts(
     population=charged.population, run=charged.run, release=charged.release
   )

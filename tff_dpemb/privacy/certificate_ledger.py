@@ -13,6 +13,21 @@ from tff_dpemb.privacy import plan as plan_lib
 TOLERANCE = 1e-6  # Relative; the accounting is deterministic.
 
 
+def refuse_damaged(ledger: ledger_lib.Ledger) -> None:
+  """Refuses a ledger that is not as it was written: draws may be missing.
+
+  Raises:
+    LedgerDamagedError: It names the first problem.
+  """
+  found = ledger.verify()
+  if found:
+    raise ledger_lib.LedgerDamagedError(
+      'a certificate needs a ledger that is whole, got:'
+      f' {found[0]} Run `dpemb ledger verify` for all {len(found)} problems and'
+      ' restore the ledger from a copy; nothing was certified.'
+    )
+
+
 def draw_problems(
   entries: Sequence[ledger_lib.Entry], plan: plan_lib.PrivacyPlan
 ) -> list[str]:

@@ -13,11 +13,12 @@ deletions, reordering, replay and truncation. A population has one budget over
 all runs and releases that touch it.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -60,6 +61,7 @@ class Ledger:
     self._store = store
     self._clock = clock
     self._data_sets = ledger_data_sets.DataSets()
+    self._is_counted = False
 
   @classmethod
   def open(
@@ -149,6 +151,7 @@ class Ledger:
     Raises:
       BudgetExceededError: It would exceed the budget; nothing was written.
       LeaseError: The lease was lost.
+      LedgerDamagedError: Entries are missing.
       LedgerOutcomeUnknownError: The connection was lost during COMMIT: it may
         have been charged; no noise may be drawn for it.
       LedgerError: The adjacency differs from the population's other draws, the
@@ -159,7 +162,7 @@ class Ledger:
     events.flatten(event)  # Refuses parameters that are out of range.
     for tries in range(_OPTIMISTIC_TRIES + 1):
       fields = None
-      with self._store.write() as (connection, row):
+      with self._write() as (connection, row):
         state = ledger_state.read_state(connection, population)
         self._check_adjacency(state, population, adjacency)
         self._data_sets.check_details(connection, population, details)
@@ -217,7 +220,7 @@ class Ledger:
   ) -> Entry:
     """Records that an artefact left the private boundary; costs nothing."""
     _check_names(population=population, release=release, run=run)
-    with self._store.write() as (connection, row):
+    with self._write() as (connection, row):
       fields = self._append(
         connection,
         row,
@@ -251,7 +254,7 @@ class Ledger:
       LedgerError: Another budget is set and `replace` is false.
     """
     _check_names(population=population)
-    with self._store.write() as (connection, row):
+    with self._write() as (connection, row):
       state = ledger_state.read_state(connection, population)
       if state.budget == budget:
         return
@@ -302,7 +305,7 @@ class Ledger:
       LeaseError: Another process holds it, or the slot is complete.
     """
     _check_names(run=run)
-    with self._store.write() as (connection, row):
+    with self._write() as (connection, row):
       lease = leases_lib.acquire(
         connection, run, slot, ttl_seconds=ttl_seconds, now=self._clock()
       )
@@ -319,7 +322,7 @@ class Ledger:
     self, lease: leases_lib.Lease, *, complete: bool = False
   ) -> None:
     """Gives a lease back; `complete` bars the slot from ever running again."""
-    with self._store.write() as (connection, row):
+    with self._write() as (connection, row):
       status = leases_lib.release(connection, lease, complete=complete)
       fields = self._append_lease(connection, row, lease, status)
     self._store.append_mirror(fields['sequence'], fields['digest'])
@@ -349,16 +352,20 @@ class Ledger:
         query = query.where(ledger_store.entries.c[name] == value)
     with self._store.read() as connection:
       rows = connection.execute(query).mappings().all()
-    return [ledger_state.entry_from_fields(dict(row)) for row in rows]
+    known: dict[str, dp_event.DpEvent] = {}
+    return [ledger_state.entry_from_fields(dict(row), known) for row in rows]
 
   def populations(self) -> list[str]:
     """Returns the names of all populations, sorted."""
     table = ledger_store.entries
     query = (
-      sa.select(table.c.population).where(table.c.kind != 'lease').distinct()
+      sa.select(table.c.population, sa.func.min(table.c.sequence))
+      .where(table.c.kind != 'lease')
+      .group_by(table.c.population)
     )
     with self._store.read() as connection:
-      return sorted(connection.execute(query).scalars())
+      rows = connection.execute(query).all()
+    return [name for name, _ in ledger_state.texts_of_rows(rows, 'population')]
 
   def data_sets(self, population: str) -> list[str]:
     """Returns the digests of the data a population's draws named, sorted."""
@@ -391,7 +398,9 @@ class Ledger:
   def head(self) -> tuple[int, str]:
     """Returns (number of entries, digest of the last one)."""
     with self._store.read() as connection:
-      row = connection.execute(sa.select(ledger_store.head)).one()
+      row = ledger_store.only_head(
+        connection.execute(sa.select(ledger_store.head)).all()
+      )
     return row.entry_count, row.digest
 
   def digest_at(self, count: int) -> str | None:
@@ -425,7 +434,7 @@ class Ledger:
     """
     table = ledger_store.entries
     query = (
-      sa.select(table.c.event, sa.func.count())
+      sa.select(table.c.event, sa.func.min(table.c.sequence), sa.func.count())
       .where(table.c.kind == 'draw')
       .group_by(table.c.event)
     )
@@ -440,9 +449,11 @@ class Ledger:
       query = query.where(table.c.sequence <= until)
     with self._store.read() as connection:
       rows = connection.execute(query).all()
-    # Sorted here: the order of texts differs between databases.
+    counts = {first: count for _, first, count in rows}
+    texts = [(text, first) for text, first, _ in rows]
     return tuple(
-      (ledger_state.event_of_text(text), count) for text, count in sorted(rows)
+      (ledger_state.event_of_text(text, first), counts[first])
+      for text, first in ledger_state.texts_of_rows(texts, 'event')
     )
 
   def count_draws(
@@ -525,14 +536,54 @@ class Ledger:
   ) -> list[str]:
     table = ledger_store.entries
     query = (
-      sa.select(table.c[column])
+      sa.select(table.c[column], sa.func.min(table.c.sequence))
       .where(table.c.population == population, table.c.kind == 'draw')
-      .distinct()
+      .group_by(table.c[column])
     )
     if until is not None:
       query = query.where(table.c.sequence <= until)
     with self._store.read() as connection:
-      return sorted(connection.execute(query).scalars())
+      rows = connection.execute(query).all()
+    return [name for name, _ in ledger_state.texts_of_rows(rows, column)]
+
+  @contextlib.contextmanager
+  def _write(self) -> Iterator[tuple[sa.Connection, sa.Row]]:
+    """As `Store.write`, of a ledger that lacks no entry.
+
+    The last entry is looked at each time. That none is missing before it is
+    seen once: to count them takes longer, the longer the ledger is.
+
+    Raises:
+      LedgerDamagedError: Entries are missing, or the head record is another.
+    """
+    table = ledger_store.entries
+    with self._store.write() as (connection, row):
+      last = connection.execute(
+        sa.select(table.c.sequence, table.c.digest)
+        .order_by(table.c.sequence.desc())
+        .limit(1)
+      ).one_or_none()
+      found = (0, ledger_store.genesis_digest(row.ledger_id))
+      if last is not None:
+        found = (last.sequence, last.digest)
+      if found != (row.entry_count, row.digest):
+        raise LedgerDamagedError(
+          'the last entry and the head record must agree; the ledger was edited'
+          ' or truncated: run `dpemb ledger verify` and restore it. Nothing was'
+          ' charged.'
+        )
+      if not self._is_counted:
+        count = connection.execute(
+          sa.select(sa.func.count()).select_from(table)
+        ).scalar_one()
+        if count != row.entry_count:
+          raise LedgerDamagedError(
+            f'the ledger must hold {row.entry_count} entries as its head record'
+            f' says, got {count}; some were deleted or put in: run `dpemb'
+            ' ledger verify` and restore it. Nothing was charged.'
+          )
+        self._is_counted = True
+      yield connection, row
 
   def _append_lease(
     self,
@@ -561,19 +612,6 @@ class Ledger:
   def _append(
     self, connection: sa.Connection, row: sa.Row, **fields: Any
   ) -> dict[str, Any]:
-    last = connection.execute(
-      sa.select(ledger_store.entries.c.sequence, ledger_store.entries.c.digest)
-      .order_by(ledger_store.entries.c.sequence.desc())
-      .limit(1)
-    ).one_or_none()
-    found = (0, ledger_store.genesis_digest(row.ledger_id))
-    if last is not None:
-      found = (last.sequence, last.digest)
-    if found != (row.entry_count, row.digest):
-      raise LedgerDamagedError(
-        'the last entry and the head record must agree; the ledger was edited'
-        ' or truncated: run `dpemb ledger verify` and restore it.'
-      )
     try:
       details = json.dumps(
         fields['details'] or {}, sort_keys=True, allow_nan=False

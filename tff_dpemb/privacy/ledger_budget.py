@@ -5,6 +5,7 @@ draw of a kind finds how many of it fit, given all other draws, and the next
 ones only compare counts.
 """
 
+import json
 import shlex
 from typing import Any, Literal
 
@@ -75,7 +76,7 @@ def learn(
   """Finds and remembers the limits of an event; may take seconds."""
   key, drawn = _key(state, text)
   others = ledger_state.counts_of_state(state, without=text)
-  event = ledger_state.event_of_text(text)
+  event = events.from_json(json.loads(text))
   looked = max(_LOOK_AHEAD, 2 * (drawn + 1))
   most, below_warning = (
     accounting.max_count(

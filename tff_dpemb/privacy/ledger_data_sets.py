@@ -4,7 +4,6 @@ A budget belongs to users, not to a free string: the same data under a second
 population's name would get a second budget.
 """
 
-import json
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tff_dpemb.privacy import ledger_errors
+from tff_dpemb.privacy import ledger_state
 from tff_dpemb.privacy import ledger_store
 
 DATA_DIGEST = 'data_digest'
@@ -78,16 +78,18 @@ class DataSets:
         sa.select(sa.func.max(table.c.sequence))
       ).scalar_one()
       rows = connection.execute(
-        sa.select(table.c.population, table.c.details)
+        sa.select(
+          table.c.population, table.c.details, sa.func.min(table.c.sequence)
+        )
         .where(
           table.c.sequence > self._read,
           table.c.kind == 'draw',
           table.c.details.contains(f'"{DATA_DIGEST}"', autoescape=True),
         )
-        .distinct()
+        .group_by(table.c.population, table.c.details)
       )
-      for population, text in rows:
-        digest = json.loads(text).get(DATA_DIGEST)
+      for population, text, first in rows:
+        digest = ledger_state.details_of_text(text, first).get(DATA_DIGEST)
         if isinstance(digest, str):
           self._found.add((digest, population))
       self._read = max(self._read, last or 0)

@@ -206,9 +206,18 @@ def _unknown(
   )
 
 
+def _text_or_bytes(raw: bytes) -> str | bytes:
+  """Reads a text; one that is none stays bytes, and is found where it lies."""
+  try:
+    return raw.decode()
+  except UnicodeDecodeError:
+    return raw
+
+
 def _on_sqlite_connect(connection: Any, record: Any) -> None:
   del record
   connection.isolation_level = None  # SQLAlchemy's begin event does BEGIN.
+  connection.text_factory = _text_or_bytes
   cursor = connection.cursor()
   deadline = time.monotonic() + _BUSY_SECONDS
   while True:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,7 +12,14 @@ from dp_accounting import dp_event
 from tff_dpemb.privacy import accounting
 from tff_dpemb.privacy import events
 from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy import ledger_errors
 from tff_dpemb.privacy import ledger_store
+
+# SQLite keeps a value of any type in any column.
+_KINDS = {
+  column.name: (column.type.python_type, column.nullable)
+  for column in ledger_store.entries.columns
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,29 +85,29 @@ class State:
 
   budget: guarantee.Budget | None
   counts: tuple[tuple[str, int], ...]  # (event text, times), sorted
+  firsts: tuple[int, ...]  # The first entry of each of the counts.
   adjacency: str | None
 
 
 def read_state(
   connection: sa.Connection, population: str, *, until: int | None = None
 ) -> State:
-  """Returns the state after entry `until`; by default after the last one."""
+  """Returns the state after entry `until`; by default after the last one.
+
+  Raises:
+    LedgerDamagedError: The budget, or a draw, is not what a ledger writes.
+  """
   table = ledger_store.entries
   counted = sa.true() if until is None else table.c.sequence <= until
-  details = connection.execute(
-    sa.select(table.c.details, table.c.adjacency)
+  row = connection.execute(
+    sa.select(table.c.sequence, table.c.details, table.c.adjacency)
     .where(table.c.population == population, table.c.kind == 'budget', counted)
     .order_by(table.c.sequence.desc())
     .limit(1)
   ).one_or_none()
   budget = None
-  if details is not None:
-    numbers = json.loads(details.details)
-    budget = guarantee.Budget(
-      numbers['epsilon'],
-      numbers['delta'],
-      guarantee.Adjacency(details.adjacency),
-    )
+  if row is not None:
+    budget = _budget(row.sequence, row.details, row.adjacency)
   groups = connection.execute(
     sa.select(sa.func.min(table.c.sequence), sa.func.count())
     .where(table.c.population == population, table.c.kind == 'draw', counted)
@@ -114,11 +121,17 @@ def read_state(
       )
     )
   }
-  counts = sorted((rows[first].event, count) for first, count in groups)
-  relations = sorted({row.adjacency for row in rows.values()})
+  counts = sorted(
+    (_text(first, 'event', rows[first].event), count, first)
+    for first, count in groups
+  )
+  relations = sorted(
+    {_text(first, 'adjacency', row.adjacency) for first, row in rows.items()}
+  )
   return State(
     budget=budget,
-    counts=tuple(counts),
+    counts=tuple((text, count) for text, count, _ in counts),
+    firsts=tuple(first for _, _, first in counts),
     adjacency=' and '.join(relations) if relations else None,
   )
 
@@ -145,8 +158,8 @@ def count_draws(
 
 def counts_of_state(state: State, *, without: str = '') -> events.Counts:
   return events.merge(
-    (event_of_text(text), count)
-    for text, count in state.counts
+    (event_of_text(text, first), count)
+    for (text, count), first in zip(state.counts, state.firsts, strict=True)
     if text != without
   )
 
@@ -184,25 +197,130 @@ def lease_entries(
 ) -> list[tuple[str, dict[str, Any]]]:
   """Returns (run, details) of the rows that note a change of hands."""
   return [
-    (row['run'], json.loads(row['details']))
+    (row['run'], details_of_text(row['details'], row['sequence']))
     for row in rows
     if row['kind'] == 'lease'
   ]
 
 
-def entry_from_fields(fields: dict[str, Any]) -> Entry:
-  known = {
-    name: fields[name]
-    for name in fields
-    if name not in ('event', 'event_digest', 'adjacency', 'details')
-  }
+def entry_from_fields(
+  fields: Mapping[str, Any],
+  known: MutableMapping[str, dp_event.DpEvent] | None = None,
+) -> Entry:
+  """Returns the entry of a row.
+
+  Args:
+    fields: All columns of the row.
+    known: Events by their text, as found so far; it is added to.
+
+  Raises:
+    LedgerDamagedError: It is not what a ledger writes; the entry is named.
+  """
+  sequence = fields['sequence']
+  for name, (kind, nullable) in _KINDS.items():
+    value = fields[name]
+    if not isinstance(value, kind) and not (nullable and value is None):
+      rule = 'that is a number' if kind is int else 'of text'
+      raise _damaged(sequence, f'{name} {rule}', type(value).__name__)
+  text = fields['event']
+  event = None if known is None else known.get(text)
+  if event is None:
+    event = event_of_text(text, sequence)
+  if known is not None:
+    known[text] = event
+  if fields['kind'] == 'budget':
+    _budget(sequence, fields['details'], fields['adjacency'])
   return Entry(
-    **known,
-    event=event_of_text(fields['event']),
-    adjacency=guarantee.Adjacency(fields['adjacency']),
-    details=json.loads(fields['details']),
+    **{
+      name: fields[name]
+      for name in _KINDS
+      if name not in ('event', 'event_digest', 'adjacency', 'details')
+    },
+    event=event,
+    adjacency=_adjacency(sequence, fields['adjacency']),
+    details=details_of_text(fields['details'], sequence),
   )
 
 
-def event_of_text(text: str) -> dp_event.DpEvent:
-  return events.from_json(json.loads(text))
+def event_of_text(text: Any, sequence: int) -> dp_event.DpEvent:
+  """Returns the event of an entry.
+
+  Args:
+    text: As it lies in the database; a text, if the entry is whole.
+    sequence: Which entry.
+
+  Raises:
+    LedgerDamagedError: It is no text of an event; the entry is named.
+  """
+  content = _json_object(text, sequence, 'event')
+  try:
+    return events.from_json(content)
+  except (AttributeError, RecursionError, TypeError, ValueError) as error:
+    raise _damaged(sequence, 'an event', str(error)) from error
+
+
+def details_of_text(text: Any, sequence: int) -> dict[str, Any]:
+  """Returns the details of an entry; arguments and errors as for its event."""
+  return _json_object(text, sequence, 'details')
+
+
+def texts_of_rows(
+  rows: Sequence[Sequence[Any]], name: str
+) -> list[tuple[str, int]]:
+  """Returns (text, first entry with it), sorted, of rows of the two.
+
+  Sorted here: the order of texts differs between databases.
+
+  Raises:
+    LedgerDamagedError: One is no text; its entry is named.
+  """
+  return sorted((_text(first, name, text), first) for text, first in rows)
+
+
+def _budget(sequence: int, text: Any, adjacency: Any) -> guarantee.Budget:
+  numbers = details_of_text(text, sequence)
+  try:
+    return guarantee.Budget(
+      numbers['epsilon'], numbers['delta'], _adjacency(sequence, adjacency)
+    )
+  except ledger_errors.LedgerDamagedError:
+    raise
+  except (KeyError, TypeError, ValueError) as error:
+    raise _damaged(
+      sequence, 'a budget', f'{type(error).__name__}: {error}'
+    ) from error
+
+
+def _adjacency(sequence: int, text: Any) -> guarantee.Adjacency:
+  try:
+    return guarantee.Adjacency(text)
+  except ValueError as error:
+    raise _damaged(sequence, 'an adjacency', repr(text)) from error
+
+
+def _json_object(text: Any, sequence: int, name: str) -> dict[str, Any]:
+  try:
+    content = json.loads(_text(sequence, name, text))
+  except (RecursionError, json.JSONDecodeError) as error:
+    raise _damaged(sequence, f'{name} in JSON', str(error)) from error
+  if not isinstance(content, dict):
+    raise _damaged(
+      sequence, f'{name} that is a JSON object', type(content).__name__
+    )
+  return content
+
+
+def _text(sequence: int, name: str, value: Any) -> str:
+  if not isinstance(value, str):
+    raise _damaged(sequence, f'{name} of text', type(value).__name__)
+  return value
+
+
+def _damaged(
+  sequence: int, rule: str, got: str
+) -> ledger_errors.LedgerDamagedError:
+  return ledger_errors.LedgerDamagedError(
+    f'entry {sequence} of the ledger must have {rule}, got {got.rstrip(".")};'
+    ' it was edited: run `dpemb ledger verify` and restore the ledger from a'
+    ' copy.'
+  )

@@ -11,7 +11,7 @@ import json
 import os
 import pathlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -118,6 +118,16 @@ def entry_digest(fields: dict[str, Any]) -> str:
   return hashlib.sha256(text.encode()).hexdigest()
 
 
+def only_head(rows: Sequence[sa.Row]) -> sa.Row:
+  """Returns the head record; LedgerDamagedError if there is not just one."""
+  if len(rows) != 1:
+    raise LedgerDamagedError(
+      f'the ledger must have one head record, got {len(rows)}; it was damaged:'
+      ' restore it from a copy.'
+    )
+  return rows[0]
+
+
 class Store:
   """Connections to one ledger, and the mirror of its head if it has one."""
 
@@ -155,15 +165,12 @@ class Store:
         transaction = connection.begin()
         try:
           database.prepare_write(connection)
-          row = connection.execute(
-            sa.select(head).with_for_update()
-          ).one_or_none()
-          if row is None:
-            raise LedgerDamagedError(
-              'the ledger has no head record; it was damaged: restore it from'
-              ' a copy.'
-            )
-          yield connection, row
+          yield (
+            connection,
+            only_head(
+              connection.execute(sa.select(head).with_for_update()).all()
+            ),
+          )
         except BaseException:
           with contextlib.suppress(sa.exc.DBAPIError):
             transaction.rollback()
@@ -247,7 +254,9 @@ def open_store(
       if isinstance(database, ledger_databases.Sqlite) and database.is_new:
         mirror_path.open('ab').close()
     with ledger_databases.translated(database):
-      _initialise(database, create=create)
+      is_new = _initialise(database, create=create)
+    if is_new and mirror_path is not None:
+      mirror_path.open('ab').close()
   except OSError as error:
     raise LedgerError(
       f'ledger {database.name!r} could not be opened ({error.strerror}).'
@@ -282,7 +291,9 @@ def _sqlite(url: sa.URL, *, create: bool) -> ledger_databases.Sqlite:
   return ledger_databases.Sqlite(url, path)
 
 
-def _initialise(database: ledger_databases.Database, *, create: bool) -> None:
+def _initialise(database: ledger_databases.Database, *, create: bool) -> bool:
+  """Makes the tables where they are missing; returns whether it did."""
+  made = False
   ours = set(metadata.tables)
   with database.engine.connect() as plain:
     names = set(sa.inspect(plain).get_table_names())
@@ -302,6 +313,7 @@ def _initialise(database: ledger_databases.Database, *, create: bool) -> None:
           )
         if not ours <= names:
           _create(connection)
+          made = True
   with database.engine.connect() as plain:
     database.check(plain)
     versions = plain.execute(sa.select(head.c.schema_version)).scalars().all()
@@ -311,6 +323,7 @@ def _initialise(database: ledger_databases.Database, *, create: bool) -> None:
         f'ledger must have schema version {SCHEMA_VERSION}, got {version}; open'
         ' it with the release of dpemb that wrote it. Nothing was charged.'
       )
+  return made
 
 
 def _create(connection: sa.Connection) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from dp_accounting import dp_event
 
 from tff_dpemb.privacy import events
 from tff_dpemb.privacy import leases
@@ -86,6 +87,7 @@ def _chain_problems(
   found = []
   previous = ledger_store.genesis_digest(head.ledger_id)
   digests = {0: previous}
+  known: dict[str, dp_event.DpEvent] = {}
   for position, row in enumerate(rows, start=1):
     fields = dict(row)
     name = f'entry {fields["sequence"]}'
@@ -100,12 +102,16 @@ def _chain_problems(
     try:
       whole = fields['digest'] == ledger_store.entry_digest(fields)
       same_event = fields['event_digest'] == events.text_digest(fields['event'])
-    except (AttributeError, TypeError):  # SQLite stores any type anywhere.
+    except (AttributeError, TypeError, ValueError):  # SQLite: any type.
       whole = same_event = False
     if not whole:
       found.append(f'{name} must match its digest; it was edited.')
     if not same_event:
       found.append(f'{name} must match the digest of its event.')
+    try:
+      ledger_state.entry_from_fields(fields, known)
+    except ledger_errors.LedgerDamagedError as error:
+      found.append(str(error))
     previous = fields['digest']
     digests[position] = previous
   if not found and (head.entry_count, head.digest) != (len(rows), previous):
