@@ -189,7 +189,6 @@ def _training(
   import numpy as np
 
   from launch import stages
-  from tff_dpemb.data import user_store
   from tff_dpemb.models import embedding_model
   from tff_dpemb.privacy import audit as audit_lib
   from tff_dpemb.privacy import audit_canaries
@@ -206,7 +205,7 @@ def _training(
     claim = audit_lib.claim_of_plan(plan)
   else:
     claim, claimed_by = _certified(claim, _newest_certificate(run.export))
-  public = user_store.UserStore.open(run.store('public'))
+  public = stages.open_public(run)
   backbone = embedding_model.build_backbone(
     run.config.model, public.image_shape
   )
@@ -354,7 +353,6 @@ def _synthetic(
   from tff_dpemb.clustering import noise
   from tff_dpemb.clustering import plan as clustering_plan
   from tff_dpemb.clustering import projection as projection_lib
-  from tff_dpemb.data import user_store
   from tff_dpemb.models import embedding_model
   from tff_dpemb.pipelines import publish
   from tff_dpemb.privacy import audit as audit_lib
@@ -376,7 +374,7 @@ def _synthetic(
   claim, claimed_by = _certified(
     clustering_audit.claim_of_plan(plan), run.synthetic / publish.CERTIFICATE
   )
-  public = user_store.UserStore.open(run.store('public'))
+  public = stages.open_public(run)
   backbone = embedding_model.build_backbone(
     run.config.model, public.image_shape
   )

@@ -36,14 +36,14 @@ def _split_options(function: Callable[..., Any]) -> Callable[..., Any]:
     click.option(
       '--test',
       'test_identities',
-      type=int,
+      type=click.IntRange(1),
       metavar='N',
       help='Identities held out for the test.',
     ),
     click.option(
       '--validation',
       'validation_identities',
-      type=int,
+      type=click.IntRange(1),
       metavar='N',
       help='Identities held out for choosing.',
     ),
@@ -151,7 +151,7 @@ def glyphs(
   'public_dir',
   type=click.Path(),
   metavar='DIR',
-  help='Public images in the same layout.',
+  help='Public images in the same layout, to pretrain on.',
 )
 @click.option(
   '--categories',
@@ -194,7 +194,10 @@ def folder(
 
   match = _SIZE.fullmatch(size)
   if match is None:
-    raise click.UsageError(f'--size must be like 112x112x3, got {size!r}.')
+    raise click.UsageError(
+      '--size must be HxW or HxWxC with 1 or 3 channels, as 112x112x3, got'
+      f' {size!r}.'
+    )
   config_options = {
     key: options.pop(key)
     for key in ('validation_identities', 'test_identities', 'split_seed')

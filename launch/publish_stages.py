@@ -206,7 +206,10 @@ def serving_process(run: Run, index_path: pathlib.Path) -> Iterator[str]:
 
 
 def synthesize(run: Run) -> None:
-  """Publishes private synthetic embeddings, and says how good they are."""
+  """Publishes private synthetic embeddings, and says how good they are.
+
+  What can be known before the charge is refused before it.
+  """
   exported = registry.open_export(run.export)
   private = user_store.UserStore.open(run.store('private'))
   digest = run_directory.inputs_digest(
@@ -216,6 +219,9 @@ def synthesize(run: Run) -> None:
   )
   if run_directory.read_stamp(run.synthetic_stage, digest) is not None:
     return
+  stages.check_population(run)
+  stages.open_public(run)
+  audits = _audits(run, 'synthetic')
   settings = run.config.synthesis
   plan = stages.private_plan(run)
   delta = settings.delta if settings.delta is not None else plan.delta
@@ -228,6 +234,7 @@ def synthesize(run: Run) -> None:
     stack.callback(ledger.release_lease, lease)
 
     def charge(event: Any, release_id: str) -> None:
+      run.stop_if_requested()  # Not after it is paid for.
       ledger.charge(
         population=run.config.privacy.population,
         release=release,
@@ -264,7 +271,7 @@ def synthesize(run: Run) -> None:
           seen_without_protection=assessment.SEEN_WITHOUT_PROTECTION,
           data_accesses=result.data_accesses(),
           utility={'accuracy': assess(result).to_json()['accuracy']},
-          audits=_audits(run, 'synthetic'),
+          audits=audits,
         ),
         provenance=certificate.Provenance(
           artifacts=hashes,
@@ -292,6 +299,13 @@ def synthesize(run: Run) -> None:
         _PAGE: certificate_page.to_html(document).encode(),
       }
 
+    assessment.check_held_out(
+      private_store=run.store('private'),
+      held_out_store=run.store('test'),
+      export=exported.path,
+      restricted=restricted,
+      config=settings,
+    )
     result = publish.run(
       private_store=run.store('private'),
       public_store=run.store('public'),

@@ -178,7 +178,11 @@ def _pictures(run: Run, figures) -> report_page.ReportPictures:
   # data are the bundled glyphs or the page says that they may be shown.
   settings = run.config.data
   shown = settings.show_images or not settings.directory
-  sheets = [_sheet(run, 'public', 'Public users, for pretraining: one a row')]
+  sheets = []
+  if run.store('public').exists():
+    sheets.append(
+      _sheet(run, 'public', 'Public users, for pretraining: one a row')
+    )
   if shown:
     sheets.append(
       _sheet(run, 'test', 'Held-out test users, for evaluation: one a row')

@@ -1,10 +1,13 @@
 """Commands that work on a run: its stages one by one, or all of them."""
 
+import concurrent.futures
 import contextlib
 import importlib
 import os
+import select
 import signal
-import sys
+import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +15,14 @@ import click
 
 from launch import run_directory
 from tff_dpemb import config
+
+_STOPPED = (
+  'stopped; the last finished round is kept: give the same command again to go'
+  ' on.'
+)
+_GRACE_SECONDS = 5.0  # Docker waits for 10 between SIGTERM and SIGKILL.
+_PACKAGES = ('tff_dpemb', 'serving', 'launch')
+_WAITS = (threading.__file__, concurrent.futures.wait.__code__.co_filename)
 
 
 def _run_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,26 +59,75 @@ def _open_run(
 
 @contextlib.contextmanager
 def _sigterm_ends_cleanly(run: run_directory.RunDirectory) -> Iterator[None]:
-  """SIGTERM unwinds the program as Ctrl-C does, with the code for a retry.
+  """SIGTERM ends the program with the code for a retry, within seconds.
 
-  The last finished round is on disk; a round in flight is given up. Python
-  raises in whatever runs at the moment, and a destructor would swallow that:
-  so the request is noted too, and stages look at it between steps. A second
-  SIGTERM ends the program at once, and the kernel its children.
+  The last finished round is on disk; a round in flight is given up. Stages
+  look between steps whether they shall stop, and a wait for workers is broken
+  off. Python would raise in whatever runs at the moment, and a destructor or a
+  callback of the garbage collector swallows that: so nothing is raised
+  elsewhere. What does not come to such a place in `_GRACE_SECONDS` is ended
+  as `kill -9` ends it, which every stage survives. So is what gets a second
+  SIGTERM; the kernel ends the children.
   """
 
-  def stop(number, frame):
-    del number, frame
-    if run.stop_requested.is_set():
-      os._exit(run_directory.EXIT_RETRY)
-    run.stop_requested.set()
-    sys.exit(run_directory.EXIT_RETRY)
+  def stop(number: int, frame: types.FrameType | None) -> None:
+    del number
+    if _is_wait_of_ours(frame):
+      raise run_directory.Stopped
 
-  before = signal.signal(signal.SIGTERM, stop)
+  # Python's own handlers wait for native code to return, this pipe does not.
+  reader, writer = os.pipe()
+  os.set_blocking(writer, False)
+  watcher = threading.Thread(
+    target=_watch_for_sigterm, args=(run, reader), daemon=True
+  )
+  handler = signal.signal(signal.SIGTERM, stop)
+  wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+  watcher.start()
   try:
     yield
+  except run_directory.Stopped:
+    click.echo(_STOPPED, err=True)
+    raise
   finally:
-    signal.signal(signal.SIGTERM, before)
+    signal.set_wakeup_fd(wakeup)
+    signal.signal(signal.SIGTERM, handler)
+    os.write(writer, b'\0')
+    watcher.join()
+    os.close(reader)
+    os.close(writer)
+
+
+def _watch_for_sigterm(run: run_directory.RunDirectory, reader: int) -> None:
+  """Asks for the end at the first SIGTERM, brings it about at the second.
+
+  Args:
+    run: Whose `stop_requested` is set.
+    reader: Gives the number of each signal, and 0 when the run has ended.
+  """
+  grace = None
+  while select.select([reader], [], [], grace)[0]:
+    number = os.read(reader, 1)[0]
+    if number == 0:
+      return
+    if number == signal.SIGTERM:
+      if run.stop_requested.is_set():
+        break
+      run.stop_requested.set()
+      grace = _GRACE_SECONDS
+  with contextlib.suppress(OSError):
+    os.write(2, f'\n{_STOPPED}\n'.encode())  # A progress bar may be there.
+  os._exit(run_directory.EXIT_RETRY)
+
+
+def _is_wait_of_ours(frame: types.FrameType | None) -> bool:
+  """Returns whether our own code waits there for threads, and nothing else."""
+  if frame is None or frame.f_code.co_filename not in _WAITS:
+    return False
+  while frame is not None and frame.f_code.co_filename in _WAITS:
+    frame = frame.f_back
+  name = frame.f_globals.get('__name__', '') if frame is not None else ''
+  return name.partition('.')[0] in _PACKAGES
 
 
 def stage_command(
@@ -99,7 +159,12 @@ pretrain = stage_command(
 )
 train = stage_command(
   'train',
-  ('stages:data', 'stages:pretrain', 'stages:train'),
+  (
+    'stages:data',
+    'stages:check_population',
+    'stages:pretrain',
+    'stages:train',
+  ),
   'Run or resume DP-FedEmb rounds on the private store.\n\nEvery round is'
   ' charged to the ledger before it runs. A killed run resumes at its last'
   ' finished round when the same command is given again.\n\n'
@@ -127,6 +192,7 @@ quickstart = stage_command(
   'quickstart',
   (
     'stages:data',
+    'stages:check_population',
     'stages:pretrain',
     'stages:train',
     'stages:evaluate',

@@ -5,7 +5,6 @@ import fcntl
 import hashlib
 import os
 import pathlib
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from tff_dpemb import config
 DEFAULT_RUNS = 'runs'
 EXIT_RETRY = 75  # stopped with its state saved: give the same command again
 _LEDGER = 'ledger.sqlite'
+_BEFORE_THE_START = {'.lock', 'config.json', 'data', 'stages'}
 # May differ between calls: they change nothing that was trained.
 _FREE_KEYS = (
   'privacy.budget_epsilon',
@@ -26,6 +26,13 @@ _FREE_KEYS = (
 
 class RunError(RuntimeError):
   """A run directory that another process uses, or that is not this run's."""
+
+
+class Stopped(SystemExit):
+  """SIGTERM asked for the end, and the program is where it can end."""
+
+  def __init__(self):
+    super().__init__(EXIT_RETRY)
 
 
 class RunDirectory:
@@ -66,9 +73,9 @@ class RunDirectory:
     return configured or f'sqlite:///{(self.runs / _LEDGER).absolute()}'
 
   def stop_if_requested(self) -> None:
-    """Ends the program, between steps, if SIGTERM asked for it."""
+    """Raises Stopped, between steps, if SIGTERM asked for the end."""
     if self.stop_requested.is_set():
-      sys.exit(EXIT_RETRY)
+      raise Stopped
 
   def make_restricted(self) -> pathlib.Path:
     """Returns the folder of what must not leave, for the owner's eyes only."""
@@ -106,7 +113,9 @@ class RunDirectory:
   def record_config(self) -> None:
     """Writes `config.json`, or checks that the run was started with this page.
 
-    Stages that only read may differ between calls (evaluation, serving).
+    Stages that only read may differ between calls (evaluation, serving). The
+    page of a run that has made nothing but its data may change: a correction
+    of what was refused at the start.
 
     Raises:
       RunError: The run was started with another page.
@@ -114,7 +123,8 @@ class RunDirectory:
     path = self.root / 'config.json'
     fixed = ('data', 'model', 'pretraining', 'privacy', 'training')
     page = self.config.model_dump(mode='json')
-    if path.exists():
+    started = {item.name for item in self.root.iterdir()} - _BEFORE_THE_START
+    if path.exists() and started:
       old = artifacts.read_json(path)
       changed = [
         f'{section}.{key}'

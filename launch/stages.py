@@ -51,7 +51,9 @@ class NothingToDoError(StageError):
 def data(run: Run) -> None:
   """Makes the bundled glyph data set unless the page names another one."""
   if run.config.data.directory:
-    for name in ('public', 'private', 'validation', 'test'):
+    if run.config.pretraining.enabled:
+      open_public(run)
+    for name in ('private', 'validation', 'test'):
       user_store.UserStore.open(run.store(name))
     return
   digest = run.config.digest('data')
@@ -64,21 +66,55 @@ def data(run: Run) -> None:
     run_directory.write_stamp(directory, digest, {})
 
 
+def open_public(run: Run) -> user_store.UserStore:
+  """Returns the public store.
+
+  Raises:
+    StageError: The data set has none; names the command that makes one.
+  """
+  path = run.store('public')
+  if run.data.is_dir() and not path.exists():
+    raise StageError(
+      f'the data set {str(run.data)!r} must have a public store, for'
+      ' pretraining, synthetic sets and audits; make the data set again with'
+      ' `dpemb data folder --public DIR`, or train without one with'
+      ' pretraining.enabled = false.'
+    )
+  return user_store.UserStore.open(path)
+
+
+def check_population(run: Run) -> None:
+  """Refuses data that another population of the ledger pays for.
+
+  A charge refuses them too, but only after what comes before it.
+
+  Raises:
+    LedgerError: The population is named in the ledger.
+  """
+  private = user_store.UserStore.open(run.store('private'))
+  run.runs.mkdir(parents=True, exist_ok=True)
+  with ledger_lib.Ledger.open(run.ledger_url) as ledger:
+    ledger.check_data_set(run.config.privacy.population, private.digest)
+
+
 def pretrain(run: Run) -> None:
   """Public pretraining; the backbone's first weights if it is disabled."""
-  public = user_store.UserStore.open(run.store('public'))
+  settings = run.config.pretraining
+  if settings.enabled or run.store('public').exists():
+    store = open_public(run)
+    source = store.digest
+  else:  # Of the private store, the shape of its images alone.
+    store = user_store.UserStore.open(run.store('private'))
+    source = ''
   digest = run_directory.inputs_digest(
-    run.config.digest('model', 'pretraining'), public.digest
+    run.config.digest('model', 'pretraining'), source
   )
   if run_directory.read_stamp(run.pretrained, digest) is not None:
     return
-  backbone = embedding_model.build_backbone(
-    run.config.model, public.image_shape
-  )
-  settings = run.config.pretraining
+  backbone = embedding_model.build_backbone(run.config.model, store.image_shape)
   content: dict[str, Any] = {'enabled': settings.enabled, 'steps': 0}
   if settings.enabled:
-    images, labels, _ = public.read_all()
+    images, labels, _ = store.read_all()
     with (
       stage('pretraining on public images'),
       _bar(settings.steps, 'pretrain', 'step') as bar,
@@ -100,7 +136,7 @@ def pretrain(run: Run) -> None:
       )
       content.update(dataclasses.asdict(result))
       content['seconds'] = time.monotonic() - start
-  content['public_store'] = public.digest
+  content['public_store'] = source
   embedding_model.save_weights(
     run.pretrained / 'weights.npz', embedding_model.get_weights(backbone)
   )
@@ -359,6 +395,7 @@ def round_charge(
   )
 
   def charge(number: int) -> int:
+    run.stop_if_requested()  # Not after it is paid for.
     missing = [earlier for earlier in range(number) if not drawn[earlier]]
     if missing:
       raise StageError(

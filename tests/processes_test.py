@@ -16,8 +16,10 @@ from tff_dpemb import processes
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PROGRAM = """
-import sys, time
+import signal, sys, time
 from tff_dpemb import processes
+# A suite that runs in the background of a shell hands SIGINT on as ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 child = processes.start([sys.executable, '-c', 'import time; time.sleep(120)'])
 print(child.pid, flush=True)
 if sys.argv[1] != 'exit':

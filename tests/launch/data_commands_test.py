@@ -127,7 +127,10 @@ def test_bundled_glyphs(capsys, tmp_path):
     (['glyphs', '--bundled', '--test', '2999'], 'got 200 + 2999'),
     (['glyphs', '--fonts', 'no-such-fonts'], "'no-such-fonts'"),
     (['folder', '--input', 'no-such-faces'], "'no-such-faces'"),
-    (['folder', '--input', 'x', '--size', '8'], '--size must be like'),
+    (['folder', '--input', 'x', '--size', '28x28x9'], '1 or 3 channels'),
+    (['folder', '--input', 'x', '--validation', '0'], "'--validation'"),
+    (['glyphs', '--bundled', '--test', '0'], "'--test'"),
+    (['folder', '--input', 'x', '--size', '8'], 'must be HxW or'),
   ],
 )
 def test_wrong_input_is_one_line_and_code_2(

@@ -1,11 +1,13 @@
 """What a round is charged, and when a run may not go on."""
 
+import numpy as np
 import pytest
 from dp_accounting import dp_event
 
 from launch import run_directory
 from launch import stages
 from tff_dpemb import config
+from tff_dpemb.data import user_store
 from tff_dpemb.privacy import ledger as ledger_lib
 from tff_dpemb.privacy import plan as plan_lib
 
@@ -139,3 +141,76 @@ def test_a_run_goes_on_under_its_own_plan_only(build):
     stages.refuse_another_start(
       training.run, training.ledger, training.plan, 'other'
     )
+
+
+def test_no_round_is_paid_for_after_a_request_to_stop(build):
+  training = build(_PAGE)
+  charge = training.charge()
+  charge(0)
+  training.run.stop_requested.set()
+  with pytest.raises(SystemExit) as stopped:
+    charge(1)
+  assert stopped.value.code == run_directory.EXIT_RETRY
+  assert len(training.drawn()) == 1
+
+
+def _run_without_public_images(folder, *, pretraining, population='some'):
+  for split in ('private', 'validation', 'test'):
+    if (folder / 'data' / split).exists():
+      continue
+    with user_store.StoreWriter(
+      folder / 'data' / split,
+      name=split,
+      image_shape=(28, 28, 1),
+      label_names={'identity': ['0', '1']},
+    ) as writer:
+      for user in range(2):
+        images = np.zeros([1, 28, 28, 1], np.uint8)
+        writer.add_user(f'{split}-{user}', images, {'identity': user})
+  page = config.from_mapping(
+    {
+      'name': 'some',
+      'data': {'directory': str(folder / 'data')},
+      'model': {'embedding_dim': 8},
+      'pretraining': {'enabled': pretraining},
+      'privacy': {'population': population},
+    }
+  )
+  return run_directory.RunDirectory(page, runs=folder / 'runs')
+
+
+def test_without_public_images_training_starts_from_random_weights(tmp_path):
+  run = _run_without_public_images(tmp_path, pretraining=False)
+  stages.data(run)
+  stages.pretrain(run)
+  assert (run.pretrained / 'weights.npz').exists()
+  found = stages.read_done(run.pretrained, 'pretrain', run)
+  assert found['enabled'] is False and found['public_store'] == ''
+
+
+def test_what_needs_public_images_names_the_option(tmp_path):
+  run = _run_without_public_images(tmp_path, pretraining=True)
+  for stage in (stages.data, stages.pretrain, stages.open_public):
+    with pytest.raises(stages.StageError, match='data folder --public DIR'):
+      stage(run)
+
+
+def test_data_of_another_population_are_refused_and_no_budget_is_set(tmp_path):
+  run = _run_without_public_images(
+    tmp_path, pretraining=False, population='fresh'
+  )
+  stages.check_population(run)
+  digest = user_store.UserStore.open(run.store('private')).digest
+  with ledger_lib.Ledger.open(run.ledger_url) as ledger:
+    ledger.charge(
+      population='faces',
+      release='other/model',
+      run='other',
+      event=dp_event.GaussianDpEvent(4.0),
+      details={'data_digest': digest},
+    )
+  with pytest.raises(ledger_lib.LedgerError, match="population 'faces'"):
+    stages.check_population(run)
+  stages.check_population(
+    _run_without_public_images(tmp_path, pretraining=False, population='faces')
+  )

@@ -23,6 +23,8 @@ from tff_dpemb.training import worker_process
 _PROGRAM = """
 import signal, sys, time
 from tff_dpemb.training import worker_process
+# A suite that runs in the background of a shell hands SIGINT on as ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with worker_process.OwnedWorker() as worker:
   print(worker.pid, flush=True)
   if sys.argv[1] == 'raise':

@@ -205,3 +205,11 @@ def test_a_fault_of_the_computation_is_not_tried_again():
     _sum(workers, 4)
   tried = [value for _, values in log for value in values]
   assert len(tried) == len(set(tried)) > 0
+
+
+@pytest.mark.parametrize(
+  'error', [remote_worker.WorkerLost, worker_pool.NoWorkersError]
+)
+def test_a_run_that_lost_its_workers_may_be_given_again(error):
+  """Its state is saved: the code of `dpemb` for the same command again."""
+  assert error('gone.').exit_code == 75

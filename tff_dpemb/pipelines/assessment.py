@@ -6,9 +6,12 @@ for engineers, and `SEEN_WITHOUT_PROTECTION` says so in the certificate.
 `accuracy` and `chance` tell about held-out users, who are in no release.
 """
 
+import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from tff_dpemb import config as config_lib
 from tff_dpemb.clustering import mixture as mixture_lib
@@ -28,6 +31,53 @@ SEEN_WITHOUT_PROTECTION = (
   'exact sums of every pass and real embeddings, in the restricted folder',
 )
 _SEED = 0
+_HELD_OUT = 'held-out-embeddings'
+
+
+def check_held_out(
+  *,
+  private_store: str | pathlib.Path,
+  held_out_store: str | pathlib.Path,
+  export: str | pathlib.Path,
+  restricted: str | pathlib.Path,
+  config: config_lib.SynthesisConfig,
+  pipeline_options: runner.Options = None,
+  open_export: Callable[[str], Any] = registry.open_export,
+) -> None:
+  """Refuses, before anything is charged, what `assess` would refuse after it.
+
+  Held-out users are in no release, so their images may be looked at. `assess`
+  reads again what is embedded here.
+
+  Args:
+    private_store: As of `assess`; of it, only how its classes are named.
+    held_out_store: As of `assess`.
+    export: As of `assess`.
+    restricted: As of `assess`.
+    config: As of `assess`.
+    pipeline_options: Beam options or flags.
+    open_export: How the export is opened.
+
+  Raises:
+    EvaluationError: No held-out image is in the declared classes.
+    ClusteringError: As of `classes.choose`.
+  """
+  chosen = classes_lib.choose(
+    publish.class_names_of(private_store, config.label),
+    count=config.classes,
+    declared=config.class_names,
+  )
+  _, truth, _ = _real(
+    held_out_store,
+    _HELD_OUT,
+    names=chosen.names,
+    export=export,
+    restricted=pathlib.Path(restricted),
+    config=config,
+    pipeline_options=pipeline_options,
+    open_export=open_export,
+  )
+  _check_some(truth)
 
 
 def assess(
@@ -64,27 +114,16 @@ def assess(
   Raises:
     EvaluationError: No held-out image is in the declared classes.
   """
-  restricted = pathlib.Path(restricted)
   names = synthetic.class_names
-
-  def real(store, directory):
-    embedded = embed.embed(
-      store=store,
-      export=export,
-      label=config.label,
-      directory=restricted / directory,
-      pipeline_options=pipeline_options,
-      open_export=open_export,
-    )
-    embeddings, labels, users = embedded.read_all()
-    published = mixture_lib.class_indices(
-      labels,
-      classes_lib.store_labels_of(
-        publish.class_names_of(store, config.label), names
-      ),
-    )
-    declared = published >= 0
-    return embeddings[declared], published[declared], users[declared]
+  real = functools.partial(
+    _real,
+    names=names,
+    export=export,
+    restricted=pathlib.Path(restricted),
+    config=config,
+    pipeline_options=pipeline_options,
+    open_export=open_export,
+  )
 
   def predict(embeddings, labels):
     net = classifier.train(
@@ -96,12 +135,8 @@ def assess(
     )
     return net.predict(held_out)
 
-  held_out, truth, users = real(held_out_store, 'held-out-embeddings')
-  if not len(truth):
-    raise classification.EvaluationError(
-      'held-out images must have some of the declared classes, got none;'
-      ' declare other synthesis.class_names or hold out more identities.'
-    )
+  held_out, truth, users = real(held_out_store, _HELD_OUT)
+  _check_some(truth)
   embeddings, labels, _ = real(private_store, 'embeddings')
   return classification.compare(
     predict(synthetic.embeddings, synthetic.labels),
@@ -111,3 +146,45 @@ def assess(
     declared_classes=len(names),
     confidence=confidence,
   )
+
+
+def _real(
+  store: str | pathlib.Path,
+  directory: str,
+  *,
+  names: Sequence[str],
+  export: str | pathlib.Path,
+  restricted: pathlib.Path,
+  config: config_lib.SynthesisConfig,
+  pipeline_options: runner.Options,
+  open_export: Callable[[str], Any],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns (embeddings [n, D], published labels [n], users [n]) of a store.
+
+  Only images of the declared classes count.
+  """
+  embedded = embed.embed(
+    store=store,
+    export=export,
+    label=config.label,
+    directory=restricted / directory,
+    pipeline_options=pipeline_options,
+    open_export=open_export,
+  )
+  embeddings, labels, users = embedded.read_all()
+  published = mixture_lib.class_indices(
+    labels,
+    classes_lib.store_labels_of(
+      publish.class_names_of(store, config.label), names
+    ),
+  )
+  declared = published >= 0
+  return embeddings[declared], published[declared], users[declared]
+
+
+def _check_some(truth: np.ndarray) -> None:
+  if not len(truth):
+    raise classification.EvaluationError(
+      'held-out images must have some of the declared classes, got none;'
+      ' declare other synthesis.class_names or hold out more identities.'
+    )

@@ -45,6 +45,8 @@ _RETRY_SECONDS = 0.05
 class WorkerLost(worker_process.ExecutorError):
   """A worker that does not answer; what it did in this round is gone."""
 
+  exit_code = 75  # The same command goes on after the last finished round.
+
 
 class WorkerRefused(worker_process.ExecutorError):
   """A worker that must not be used: it computes something else."""
