@@ -71,6 +71,7 @@ def _reference(backbone, tuning, weights, head, data):
     variables.append(head)
     rates.append(tuning.head_learning_rate)
   velocities = [tf.zeros_like(variable) for variable in variables]
+  told = {'loss_sum': 0.0, 'correct': 0.0}
   for epoch in range(tuning.backbone_epochs):
     order = tf.random.experimental.stateless_shuffle(
       tf.range(len(images)), data.seed + np.array([0, epoch + 1], np.int32)
@@ -82,13 +83,17 @@ def _reference(backbone, tuning, weights, head, data):
           backbone(images[rows]), head, scale=tuning.head_scale
         )
         loss = _loss(logits, data.labels[rows])
+      if epoch == tuning.backbone_epochs - 1:
+        hits = np.argmax(logits, axis=1) == data.labels[rows]
+        told['loss_sum'] += float(loss) * len(rows)
+        told['correct'] += float(np.sum(hits))
       gradients = tape.gradient(loss, variables)
       for i, gradient in enumerate(gradients):
         velocities[i] = tuning.backbone_momentum * velocities[i] + gradient
         variables[i].assign_sub(rates[i] * velocities[i])
   after = [variable.numpy() for variable in backbone.trainable_variables]
   update = [x - y for x, y in zip(weights, after, strict=True)]
-  return update, head
+  return update, head, told
 
 
 @pytest.mark.parametrize('mode', ['head_first', 'joint'])
@@ -101,11 +106,13 @@ def test_update_equals_the_step_by_step_reference(backbone, pure, mode):
   weights = [variable.numpy() for variable in backbone.trainable_variables]
   update, metrics = _update(pure, tuning, weights, data)
   head = 0.1 * tf.random.stateless_normal([8, 3], data.seed)
-  expected, _ = _reference(backbone, tuning, weights, head, data)
+  expected, _, told = _reference(backbone, tuning, weights, head, data)
   for ours, theirs in zip(update, expected, strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-5)
   assert max(np.abs(x).max() for x in update) > 1e-3
   assert float(metrics['examples']) == 9
+  np.testing.assert_allclose(metrics['loss_sum'], told['loss_sum'], rtol=1e-3)
+  assert float(metrics['correct']) == told['correct']
 
 
 def test_a_global_head_is_trained_and_returned(backbone, pure):
@@ -118,12 +125,49 @@ def test_a_global_head_is_trained_and_returned(backbone, pure):
   weights = [variable.numpy() for variable in backbone.trainable_variables]
   head = rng.normal(size=[8, 30]).astype(np.float32)
   update, _ = _update(pure, tuning, [*weights, head], data)
-  expected, trained = _reference(backbone, tuning, weights, head, data)
+  expected, trained, _ = _reference(backbone, tuning, weights, head, data)
   for ours, theirs in zip(update[:-1], expected, strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-5)
   np.testing.assert_allclose(
     update[-1], head - trained.numpy(), rtol=2e-3, atol=2e-5
   )
+
+
+def test_embeddings_made_in_chunks_give_the_same_update(
+  backbone, pure, monkeypatch
+):
+  data = _data(np.random.default_rng(4))
+  weights = [variable.numpy() for variable in backbone.trainable_variables]
+  whole, _ = _update(pure, _TUNING, weights, data)
+  monkeypatch.setattr(client_work, '_EMBEDDED_AT_ONCE', 4)  # 4, 4 and 1
+  chunked, _ = _update(pure, _TUNING, weights, data)
+  for one, other in zip(whole, chunked, strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+  assert max(np.abs(x).max() for x in whole) > 1e-3
+
+
+def test_one_trace_serves_clients_of_any_size(backbone, pure):
+  weights = [variable.numpy() for variable in backbone.trainable_variables]
+  specs = [tf.TensorSpec(weight.shape) for weight in weights]
+  specs += [
+    tf.TensorSpec([None, 8, 8, 1], tf.uint8),
+    tf.TensorSpec([None], tf.int32),
+    tf.TensorSpec([2], tf.int32),
+  ]
+  run = tf.function(
+    lambda *args: client_work.client_update(
+      pure, _TUNING, args[:-3], client_work.ClientData(*args[-3:])
+    ),
+    input_signature=specs,
+    autograph=False,
+  )
+  rng = np.random.default_rng(5)
+  examples = []
+  for identities, each in ((1, 1), (3, 3), (2, 8)):
+    data = _data(rng, identities=identities, each=each)
+    examples.append(float(run(*weights, *data)[1]['examples']))
+  assert examples == [1, 9, 16]
+  assert run.experimental_get_tracing_count() == 1
 
 
 def test_an_empty_client_returns_zeros(backbone, pure):

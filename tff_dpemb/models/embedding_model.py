@@ -21,6 +21,7 @@ import tensorflow as tf
 from tff_dpemb import artifacts
 from tff_dpemb import config
 from tff_dpemb.models import lenet
+from tff_dpemb.models import mobilenet
 
 
 class ModelError(ValueError):
@@ -31,10 +32,14 @@ def build_backbone(
   model_config: config.ModelConfig, image_shape: tuple[int, int, int]
 ) -> tf.keras.Model:
   """Returns a fresh backbone: float32 [N, H, W, C] in [-1, 1] -> [N, D]."""
-  filters = {'lenet': (32, 64), 'lenet_small': (16, 32)}[model_config.backbone]
-  backbone = lenet.build_lenet(
-    image_shape, model_config.embedding_dim, filters=filters
-  )
+  dim = model_config.embedding_dim
+  match model_config.backbone:
+    case 'lenet':
+      backbone = lenet.build_lenet(image_shape, dim, filters=(32, 64))
+    case 'lenet_small':
+      backbone = lenet.build_lenet(image_shape, dim, filters=(16, 32))
+    case 'mobilenet_v2':
+      backbone = mobilenet.build_mobilenet_v2(image_shape, dim)
   check_backbone(backbone)
   return backbone
 

@@ -19,6 +19,8 @@ import tensorflow as tf
 
 from tff_dpemb.models import embedding_model
 
+_EMBEDDED_AT_ONCE = 128
+
 
 @dataclasses.dataclass(frozen=True)
 class LocalTuning:
@@ -68,7 +70,8 @@ def client_update(
 
   Returns:
     The update, like `weights`; and metrics `loss_sum`, `correct`, `examples`
-    of the trained model on the client's own data (private, never released).
+    of the last epoch's steps, each batch measured as its step saw it: before
+    that step (private, never released). They cost no pass of their own.
   """
   weights = [tf.convert_to_tensor(weight) for weight in weights]
 
@@ -87,39 +90,63 @@ def client_update(
 
 
 def _train(pure, tuning, weights, data):
-  images = embedding_model.normalise(data.images)
-  labels = data.labels
   if tuning.aggregate_head:
     backbone, head = weights[:-1], weights[-1]
   else:
     backbone = weights
-    classes = tf.reduce_max(labels) + 1
+    classes = tf.reduce_max(data.labels) + 1
     head = 0.1 * tf.random.stateless_normal(
       tf.stack([pure.embedding_dim, classes]), data.seed
     )
   if tuning.mode == 'head_first':
-    embeddings = pure.apply(backbone, images)
-    head = _fit_head(tuning, embeddings, labels, head)
-  trains_head = tuning.mode == 'joint'
-  backbone, head = _fit_backbone(
-    pure, tuning, images, labels, backbone, head, data.seed, trains_head
+    embeddings = _embed(pure, backbone, data.images)
+    head = fit_head(tuning, embeddings, data.labels, head)
+  trained, metrics = fit_backbone(
+    pure, tuning, data, backbone, head, trains_head=tuning.mode == 'joint'
   )
-  logits = embedding_model.cosine_logits(
-    pure.apply(backbone, images), head, scale=tuning.head_scale
-  )
-  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-  hits = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
-  metrics = {
-    'loss_sum': tf.reduce_sum(losses),
-    'correct': tf.reduce_sum(tf.cast(hits, tf.float32)),
-    'examples': tf.cast(tf.shape(labels)[0], tf.float32),
-  }
-  after = [*backbone, head] if tuning.aggregate_head else backbone
+  after = trained if tuning.aggregate_head else trained[: len(backbone)]
   return [x - y for x, y in zip(weights, after, strict=True)], metrics
 
 
-def _fit_head(tuning, embeddings, labels, head):
-  """Full-batch momentum steps on fixed embeddings [n, D]."""
+def _embed(pure, backbone, images):
+  """Returns embeddings [n, D], n > 0, a chunk of images at a time.
+
+  Activations of one chunk are alive at a time, however many images a client
+  holds; a chunk is large enough to keep every core busy.
+  """
+  examples = tf.shape(images)[0]
+  chunks = (examples + _EMBEDDED_AT_ONCE - 1) // _EMBEDDED_AT_ONCE
+
+  def embed_chunk(index, parts):
+    start = index * _EMBEDDED_AT_ONCE
+    chunk = images[start : start + _EMBEDDED_AT_ONCE]
+    embeddings = pure.apply(backbone, embedding_model.normalise(chunk))
+    return index + 1, parts.write(index, embeddings)
+
+  parts = tf.TensorArray(
+    tf.float32,
+    size=chunks,
+    element_shape=[None, pure.embedding_dim],
+    infer_shape=False,
+  )
+  _, parts = tf.while_loop(
+    lambda index, _: index < chunks,
+    embed_chunk,
+    (0, parts),
+    parallel_iterations=1,
+  )
+  return parts.concat()
+
+
+def fit_head(tuning, embeddings, labels, head):
+  """Returns the head [D, k] after full-batch momentum steps.
+
+  Args:
+    tuning: The recipe.
+    embeddings: Of the client's images, by the frozen backbone [n, D].
+    labels: int32 [n], each < k.
+    head: The head to start from [D, k].
+  """
 
   def step(index, head, velocity):
     logits = embedding_model.cosine_logits(
@@ -140,48 +167,49 @@ def _fit_head(tuning, embeddings, labels, head):
   )[1]
 
 
-def _fit_backbone(
-  pure, tuning, images, labels, backbone, head, seed, trains_head
-):
-  """Mini-batch momentum steps; the last batch of an epoch may be short."""
-  examples = tf.shape(labels)[0]
+def fit_backbone(pure, tuning, data, backbone, head, *, trains_head):
+  """Trains the backbone, and the head if `trains_head`, in small batches.
+
+  The last batch of an epoch may be short. A short batch is cheaper than a padded one: kernels for its shape are made
+  once for each of the `batch_size` shapes there can be, and are then kept.
+
+  Returns:
+    The backbone, then the head if it is trained; and the metrics.
+  """
+  examples = tf.shape(data.labels)[0]
   size = tuning.batch_size
   steps_per_epoch = (examples + size - 1) // size
+  steps = steps_per_epoch * tuning.backbone_epochs
   order = tf.concat(
     [
       tf.random.experimental.stateless_shuffle(
-        tf.range(examples), seed + tf.constant([0, epoch + 1])
+        tf.range(examples), data.seed + tf.constant([0, epoch + 1])
       )
       for epoch in range(tuning.backbone_epochs)
     ],
     axis=0,
   )
   variables = [*backbone, head] if trains_head else list(backbone)
-  velocities = [tf.zeros_like(variable) for variable in variables]
   rates = [tuning.backbone_learning_rate] * len(backbone)
   momenta = [tuning.backbone_momentum] * len(backbone)
   if trains_head:
     rates.append(tuning.head_learning_rate)
     momenta.append(tuning.head_momentum)
 
-  def step(index, variables, velocities):
+  def step(index, variables, velocities, loss_sum, correct):
     epoch = index // steps_per_epoch
     start = (index - epoch * steps_per_epoch) * size
     stop = tf.minimum(start + size, examples)
     rows = order[epoch * examples + start : epoch * examples + stop]
-    weights = variables[: len(backbone)]
-    batch_head = variables[-1] if trains_head else head
+    labels = tf.gather(data.labels, rows)
+    images = embedding_model.normalise(tf.gather(data.images, rows))
     logits = embedding_model.cosine_logits(
-      pure.apply(weights, tf.gather(images, rows)),
-      batch_head,
+      pure.apply(variables[: len(backbone)], images),
+      variables[-1] if trains_head else head,
       scale=tuning.head_scale,
     )
-    loss = tf.reduce_mean(
-      tf.nn.sparse_softmax_cross_entropy_with_logits(
-        tf.gather(labels, rows), logits
-      )
-    )
-    gradients = tf.gradients(loss, variables)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    gradients = tf.gradients(tf.reduce_mean(losses), variables)
     velocities = [
       momentum * velocity + tf.convert_to_tensor(gradient)
       for momentum, velocity, gradient in zip(
@@ -194,14 +222,22 @@ def _fit_backbone(
         variables, rates, velocities, strict=True
       )
     ]
-    return index + 1, variables, velocities
+    hits = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
+    is_last_epoch = index >= steps - steps_per_epoch
+    loss_sum += tf.where(is_last_epoch, tf.reduce_sum(losses), 0.0)
+    hit_sum = tf.reduce_sum(tf.cast(hits, tf.float32))
+    correct += tf.where(is_last_epoch, hit_sum, 0.0)
+    return index + 1, variables, velocities, loss_sum, correct
 
-  _, variables, _ = tf.while_loop(
-    lambda index, *_: index < steps_per_epoch * tuning.backbone_epochs,
+  velocities = [tf.zeros_like(variable) for variable in variables]
+  _, variables, _, loss_sum, correct = tf.while_loop(
+    lambda index, *_: index < steps,
     step,
-    (0, variables, velocities),
+    (0, variables, velocities, 0.0, 0.0),
     parallel_iterations=1,
   )
-  if trains_head:
-    return variables[:-1], variables[-1]
-  return variables, head
+  return variables, {
+    'loss_sum': loss_sum,
+    'correct': correct,
+    'examples': tf.cast(examples, tf.float32),
+  }
