@@ -8,18 +8,13 @@ from benchmarks.peers import work as work_lib
 
 _ROUNDS = 5
 _OURS = 'this project'
-_RAW = (
-  'raw loop, 1 slot',
-  'raw loop, 2 slots',
-  'raw loop, 2 slots of 1 thread',
-)
+_RAW = ('raw loop, 1 slot', 'raw loop, 2 slots')
 _STOCK = 'tff.learning FedAvg'
 _PEERS = ('pfl', 'fedjax', 'Flower')
 _ENGINES = (
   race.Engine(_OURS, 'ours'),
   race.Engine(_RAW[0], 'raw', '1'),
   race.Engine(_RAW[1], 'raw', '2'),
-  race.Engine(_RAW[2], 'raw', '2/1'),
   race.Engine(_STOCK, 'stock', 'fed_avg'),
   race.Engine('pfl', 'pfl_torch', environment='pfl'),
   race.Engine('fedjax', 'fedjax_jax', environment='fedjax'),

@@ -54,8 +54,9 @@ class Database:
 @pytest.fixture(name='postgres', scope='session')
 def _postgres():
   """A server that no other session uses."""
-  if postgres_server.find_binaries() is None:
-    pytest.skip(f'no PostgreSQL is installed; {postgres_server.INSTALL}')
+  reason = postgres_server.obstacle()
+  if reason is not None:
+    pytest.skip(reason)
   with postgres_server.serve() as server:
     yield server
 

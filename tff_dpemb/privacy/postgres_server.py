@@ -45,6 +45,15 @@ def find_binaries() -> pathlib.Path | None:
   return None
 
 
+def obstacle() -> str | None:
+  """Returns why no server can be started here; None if one can."""
+  if find_binaries() is None:
+    return f'no PostgreSQL is installed; {INSTALL}'
+  if os.geteuid() == 0 and _account() is None:
+    return 'PostgreSQL refuses root, and this sandbox has no other user'
+  return None
+
+
 class Server:
   """A server that runs until the `with` block of `serve` ends."""
 
@@ -98,13 +107,18 @@ def serve() -> Iterator[Server]:
   Raises:
     ServerError: No PostgreSQL is installed, or it refused to start.
   """
-  binaries = find_binaries()
-  if binaries is None:
-    raise ServerError(f'PostgreSQL must be installed; {INSTALL}.')
+  reason, binaries = obstacle(), find_binaries()
+  if reason is not None or binaries is None:
+    raise ServerError(f'PostgreSQL must be usable: {reason}.')
   # A short path: that of a Unix socket has 107 characters.
   with tempfile.TemporaryDirectory(prefix='dpemb-pg-', dir='/tmp') as name:
     directory = pathlib.Path(name)
-    account = _account(directory)
+    account = []
+    entry = _account() if os.geteuid() == 0 else None
+    if entry is not None:
+      os.chown(directory, entry.pw_uid, entry.pw_gid)
+      ids = (f'--reuid={entry.pw_uid}', f'--regid={entry.pw_gid}')
+      account = ['setpriv', *ids, '--clear-groups']
     data = str(directory / 'data')
     _run(
       [
@@ -123,21 +137,22 @@ def serve() -> Iterator[Server]:
         server.stop(mode='immediate')
 
 
-def _account(directory: pathlib.Path) -> list[str]:
-  """Returns the prefix of a command that PostgreSQL runs with here."""
-  if os.geteuid() != 0:
-    return []
+def _account() -> pwd.struct_passwd | None:
+  """Returns the user that root starts PostgreSQL as; None if there is none.
+
+  In a sandbox's user namespace, only ids that it maps can be taken.
+  """
+  lines = pathlib.Path('/proc/self/uid_map').read_text().splitlines()
+  mapped = [
+    range(int(inside), int(inside) + int(count))
+    for inside, _, count in map(str.split, lines)
+  ]
   for name in ('postgres', 'nobody'):
     with contextlib.suppress(KeyError):
       entry = pwd.getpwnam(name)
-      os.chown(directory, entry.pw_uid, entry.pw_gid)
-      return [
-        'setpriv',
-        f'--reuid={entry.pw_uid}',
-        f'--regid={entry.pw_gid}',
-        '--clear-groups',
-      ]
-  raise ServerError('PostgreSQL must not run as root, and has no other user.')
+      if any(entry.pw_uid in ids for ids in mapped):
+        return entry
+  return None
 
 
 def _run(command: list[str]) -> None:
