@@ -23,6 +23,12 @@ _STOPPED = (
 _GRACE_SECONDS = 5.0  # Docker waits for 10 between SIGTERM and SIGKILL.
 _PACKAGES = ('tff_dpemb', 'serving', 'launch')
 _WAITS = (threading.__file__, concurrent.futures.wait.__code__.co_filename)
+# Where a thread is that waits for another; `Event.is_set` is not among them.
+_BLOCKED = (
+  threading.Condition.wait.__code__,
+  threading.Thread.join.__code__,
+  threading.Thread._wait_for_tstate_lock.__code__,  # type: ignore[attr-defined]
+)
 
 
 def _run_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,7 +128,7 @@ def _watch_for_sigterm(run: run_directory.RunDirectory, reader: int) -> None:
 
 def _is_wait_of_ours(frame: types.FrameType | None) -> bool:
   """Returns whether our own code waits there for threads, and nothing else."""
-  if frame is None or frame.f_code.co_filename not in _WAITS:
+  if frame is None or frame.f_code not in _BLOCKED:
     return False
   while frame is not None and frame.f_code.co_filename in _WAITS:
     frame = frame.f_back

@@ -3,6 +3,7 @@
 Each program stands for a stage; it says 'ready' when the signal may come.
 """
 
+import contextlib
 import pathlib
 import signal
 import subprocess
@@ -49,9 +50,15 @@ _IN_A_CALLBACK_OF_THE_COLLECTOR = """
   finally:
     print('cleaned')
 """
+# It is 'ready' once the wait's lock is waited for.
 _IN_A_WAIT = """
-  import concurrent.futures
-  print('ready', flush=True)
+  import concurrent.futures, threading
+  main = threading.main_thread().ident
+  def tell():
+    while sys._current_frames()[main].f_code is not threading.Condition.wait.__code__:
+      pass
+    print('ready', flush=True)
+  threading.Thread(target=tell, daemon=True).start()
   try:
     concurrent.futures.wait([concurrent.futures.Future()])
   finally:
@@ -65,13 +72,15 @@ _IN_NATIVE_CODE = """
 """
 _TWICE = """
   print('ready', flush=True)
-  run.stop_requested.wait()
+  while not run.stop_requested.is_set():
+    pass
   print('asked', flush=True)
   import hashlib
   hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)
 """
 
 
+@contextlib.contextmanager
 def _start(body, folder, *, grace=600):
   program = _OPEN.format(grace=grace, page=str(_PAGE)) + body
   process = subprocess.Popen(
@@ -81,9 +90,13 @@ def _start(body, folder, *, grace=600):
     stderr=subprocess.PIPE,
     text=True,
   )
-  assert process.stdout.readline() == 'ready\n'
-  process.send_signal(signal.SIGTERM)
-  return process
+  with process:
+    try:
+      assert process.stdout.readline() == 'ready\n'
+      process.send_signal(signal.SIGTERM)
+      yield process
+    finally:
+      process.kill()
 
 
 @pytest.mark.parametrize(
