@@ -1,4 +1,4 @@
-"""Does the audit stay below a correct epsilon, and catch a broken mechanism?"""
+"""The audit stays below a correct epsilon and catches broken mechanisms."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -180,9 +180,9 @@ def train(run: Run) -> None:
   with contextlib.ExitStack() as stack:
     stack.enter_context(stage('DP-FedEmb rounds on private users'))
     ledger = stack.enter_context(open_ledger(run))
-    refuse_another_start(run, ledger, plan, digest)
     lease = ledger.acquire_lease(run.config.name, 'train')
     stack.callback(ledger.release_lease, lease)
+    refuse_another_start(run, ledger, plan, digest)
     bar = stack.enter_context(
       _bar(run.config.training.rounds, 'train', 'round')
     )
@@ -359,13 +359,25 @@ def refuse_another_start(
       f'run {run.config.name!r} was started on other private images or from'
       ' other pretrained weights; set another name.'
     )
-  counts = ledger.draw_counts(run=run.config.name, release=model_release(run))
-  own = [
-    plan.charge_event(number, attempt)
-    for number in range(min(2, plan.rounds))
-    for attempt in (1, 2)
-  ]
-  if any(event not in own for event, _ in counts):
+  entries = ledger.entries(
+    run=run.config.name, release=model_release(run), kind='draw'
+  )
+  population = run.config.privacy.population
+  if any(entry.population != population for entry in entries):
+    raise StageError(
+      f'the ledger holds draws of run {run.config.name!r} for another population'
+      f' than {population!r}; set another name.'
+    )
+  # Each where this plan puts it, not only one of this plan's events: what one
+  # plan charges for a whole run may be what another charges for a repeat.
+  plan_digest = plan.digest()
+  if any(
+    entry.plan_digest != plan_digest
+    or entry.round_number is None
+    or entry.round_number >= plan.rounds
+    or entry.event != plan.charge_event(entry.round_number, entry.attempt)
+    for entry in entries
+  ):
     raise StageError(
       f'the ledger holds draws of run {run.config.name!r} under another plan,'
       ' which this one would be mixed with; set another name.'

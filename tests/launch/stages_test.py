@@ -143,6 +143,33 @@ def test_a_run_goes_on_under_its_own_plan_only(build):
     )
 
 
+def test_an_event_of_the_plan_at_another_place_is_another_plan(build):
+  """A one-round plan's whole may be a longer plan's repeat: far cheaper."""
+  training = build(_TREE)
+  training.run.training.mkdir(parents=True)
+  training.ledger.charge(
+    population=training.run.config.privacy.population,
+    release=stages.model_release(training.run),
+    run='some',
+    event=training.plan.replay_event(),
+    round_number=0,
+    plan_digest=training.plan.digest(),
+  )
+  with pytest.raises(stages.StageError, match='under another plan'):
+    stages.refuse_another_start(
+      training.run, training.ledger, training.plan, 'digest'
+    )
+
+
+def test_draws_that_another_population_paid_for_are_refused(build):
+  """Else its first round would pass for ours, and ours be a cheap repeat."""
+  build(_TREE).charge()(0)
+  other = build({**_TREE, 'population': 'other'})
+  other.run.training.mkdir(parents=True, exist_ok=True)
+  with pytest.raises(stages.StageError, match='for another population'):
+    stages.refuse_another_start(other.run, other.ledger, other.plan, 'digest')
+
+
 def test_no_round_is_paid_for_after_a_request_to_stop(build):
   training = build(_PAGE)
   charge = training.charge()
