@@ -185,3 +185,12 @@ def test_a_group_keeps_to_what_is_not_private():
 def test_illegal_groups_are_refused(users):
   with pytest.raises(guarantee.AccountingError, match='users must be >= 1'):
     _group(dp_event.GaussianDpEvent(1.0), users)
+
+
+@pytest.mark.parametrize('noise', [0.01, 0.025, 0.05])
+def test_noise_that_protects_nobody_has_no_gaussian_bound(noise):
+  """Epsilon of hundreds and more, as a simulation's: no number, not infinity."""
+  event = dp_event.SelfComposedDpEvent(
+    dp_event.PoissonSampledDpEvent(0.16, dp_event.GaussianDpEvent(noise)), 4
+  )
+  assert profile.gdp_bound(event, adjacency=_ADD_REMOVE) is None

@@ -24,6 +24,7 @@ PROFILE_DELTAS = tuple(10.0**-power for power in range(2, 11))
 # The group's mixture of Gaussians costs 1 ms a grid point; rounding is up.
 _GROUP_GRID_POINTS = 1_200
 _GDP_POINTS = 1_000
+_LARGEST_LOSS = 700.0  # exp of more overflows; it would protect nobody.
 _GDP_FLOOR = 1e-10
 
 
@@ -96,13 +97,13 @@ def _gdp_bound(leaves: loss_distribution.Counts) -> GdpBound | None:
   if composed is None:
     return None
   last = composed.epsilon(_GDP_FLOOR)
-  if not (math.isfinite(last) and last > 0):
+  if not 0 < last < _LARGEST_LOSS:  # Also refuses NaN.
     return None
   grid = np.linspace(0.0, last, _GDP_POINTS)
   # Between two points delta is at most that of the first one, and a Gaussian's
   # at least that of the second one.
   mu = _gaussian_mu(grid[1:], composed.deltas(grid[:-1]))
-  return GdpBound(float(mu), _GDP_FLOOR)
+  return GdpBound(float(mu), _GDP_FLOOR) if math.isfinite(mu) else None
 
 
 def group_guarantee(
