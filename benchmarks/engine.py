@@ -20,6 +20,10 @@ _ENGINES = (
   race.Engine('fedjax', 'fedjax_jax', environment='fedjax'),
   race.Engine('Flower', 'flower_tf', environment='flower'),
 )
+_DEFAULTS = race.Engine(
+  "tff.learning, TensorFlow's default kernels", 'stock', 'fed_avg/defaults'
+)
+_PRODUCT = race.Engine('matrix products of as many operations', 'product')
 _RECON = race.Engine('tff.learning FedRecon', 'stock', 'fed_recon')
 
 
@@ -27,7 +31,7 @@ def measure() -> list[runner.Measure]:
   """Races all engines on two models, then the recipe with and without cache."""
   measures = []
   for work, engines in (
-    ('lenet', (*_ENGINES, _RECON)),
+    ('lenet', (*_ENGINES, _RECON, _DEFAULTS, _PRODUCT)),
     ('mobilenet_v2', _ENGINES),
   ):
     times, left_out = race.run(engines, work, rounds=_ROUNDS)
@@ -67,6 +71,21 @@ def _compare(work, times) -> list[runner.Measure]:
       ratio = times[name].median / ours
       measures.append(
         runner.at_least(f'{work}: speed / {name}', ratio, target=target)
+      )
+  if _DEFAULTS.name in times:
+    ratio = times[_DEFAULTS.name].median / ours
+    measures.append(runner.noted(f'{work}: speed / {_DEFAULTS.name}', ratio))
+  if _PRODUCT.name in times:
+    bound = times[_PRODUCT.name].median
+    measures.append(
+      runner.noted(f'{work}: speed / {_PRODUCT.name}', bound / ours)
+    )
+    if _STOCK in times:
+      # What an engine without any work of its own would reach.
+      measures.append(
+        runner.noted(
+          f'{work}: {_PRODUCT.name} / {_STOCK}', times[_STOCK].median / bound
+        )
       )
   return measures
 

@@ -59,7 +59,7 @@ def uncached_update(pure, tuning, weights, data):
     loss = tf.reduce_mean(
       tf.nn.sparse_softmax_cross_entropy_with_logits(data.labels, logits)
     )
-    gradient, *others = tf.gradients(loss, [head, *backbone])
+    gradient, *others = tf.gradients(loss, [head, *backbone], name='backward')
     velocity = tuning.head_momentum * velocity + gradient
     # The backbone's turn has not come: its rate is 0, and known only when the
     # step runs, so that its gradient is really computed.

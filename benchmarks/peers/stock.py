@@ -1,15 +1,22 @@
 """The round as TFF's own `tff.learning` does it, in the same C++ worker.
 
 `--variant` is 'fed_avg' (`build_unweighted_fed_avg`, its iterator loop) or
-'fed_recon' (`build_fed_recon`: the head is local and trained first).
+'fed_recon' (`build_fed_recon`: the head is local and trained first), with
+oneDNN's kernels as this project turns them on; 'fed_avg/defaults' leaves that
+choice to TensorFlow, which makes it by the processor.
 """
+
+import os
 
 from benchmarks.peers import work as work_lib
 from launch import environment
 
 
 def prepare(work, options, stack):
+  algorithm, _, kernels = options.variant.partition('/')
   environment.prepare()
+  if kernels == 'defaults':
+    del os.environ['TF_ENABLE_ONEDNN_OPTS']
   import tensorflow as tf
   import tensorflow_federated as tff
 
@@ -46,7 +53,7 @@ def prepare(work, options, stack):
   server_optimizer = tff.learning.optimizers.build_sgdm(
     work.server_learning_rate, work.server_momentum
   )
-  if options.variant == 'fed_recon':
+  if algorithm == 'fed_recon':
 
     def reconstruction_model():
       model, backbone, head = build_model()

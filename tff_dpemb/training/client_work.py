@@ -20,6 +20,9 @@ import tensorflow as tf
 from tff_dpemb.models import embedding_model
 
 _EMBEDDED_AT_ONCE = 128
+# Not TensorFlow's own 'gradients': by that name its memory optimizer recomputes
+# activations, which costs time and breaks fused convolutions apart.
+_BACKWARD = 'backward'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +158,7 @@ def fit_head(tuning, embeddings, labels, head):
     loss = tf.reduce_mean(
       tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     )
-    (gradient,) = tf.gradients(loss, [head])
+    (gradient,) = tf.gradients(loss, [head], name=_BACKWARD)
     velocity = tuning.head_momentum * velocity + gradient
     return index + 1, head - tuning.head_learning_rate * velocity, velocity
 
@@ -170,8 +173,9 @@ def fit_head(tuning, embeddings, labels, head):
 def fit_backbone(pure, tuning, data, backbone, head, *, trains_head):
   """Trains the backbone, and the head if `trains_head`, in small batches.
 
-  The last batch of an epoch may be short. A short batch is cheaper than a padded one: kernels for its shape are made
-  once for each of the `batch_size` shapes there can be, and are then kept.
+  The last batch of an epoch may be short, which is cheaper than a padded one:
+  kernels for its shape are made once for each of the `batch_size` shapes there
+  can be, and are then kept.
 
   Returns:
     The backbone, then the head if it is trained; and the metrics.
@@ -209,7 +213,7 @@ def fit_backbone(pure, tuning, data, backbone, head, *, trains_head):
       scale=tuning.head_scale,
     )
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    gradients = tf.gradients(tf.reduce_mean(losses), variables)
+    gradients = tf.gradients(tf.reduce_mean(losses), variables, name=_BACKWARD)
     velocities = [
       momentum * velocity + tf.convert_to_tensor(gradient)
       for momentum, velocity, gradient in zip(
