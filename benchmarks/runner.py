@@ -35,7 +35,6 @@ _FOLDER = pathlib.Path(__file__).resolve().parent
 _RESULTS = _FOLDER / 'results'
 _DOCS = _FOLDER.parent / 'docs' / 'benchmarks.md'
 _BEGIN, _END = '<!-- results: begin -->', '<!-- results: end -->'
-_NOT_BENCHMARKS = ('__init__', 'runner', 'glyph_runs')
 _VERSIONS = (
   'tff-dpemb',
   'tensorflow',

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 'dpemb.audit/1'
 _GATE_FAILED = 5
-_LABEL = 'identity'
 _PUBLIC_USERS = 300  # the other users of a synthetic audit
 _MOST_MEMBERS = 2000
 _FEWEST_CANARIES = 64
@@ -189,6 +188,7 @@ def _training(
   import numpy as np
 
   from launch import stages
+  from tff_dpemb.data import user_store
   from tff_dpemb.models import embedding_model
   from tff_dpemb.privacy import audit as audit_lib
   from tff_dpemb.privacy import audit_canaries
@@ -214,7 +214,7 @@ def _training(
     embedding_model.set_weights(backbone, embedding_model.load_weights(start))
   pure = embedding_model.lift(backbone)
   tuning = process.local_tuning_from_config(
-    run.config, num_classes=public.num_classes(_LABEL)
+    run.config, num_classes=public.num_classes(user_store.IDENTITY)
   )
   initial = list(embedding_model.get_weights(backbone).values())
   rng = np.random.default_rng()  # Of canaries: public, it protects nobody.

@@ -30,7 +30,6 @@ from tff_dpemb.privacy import certificate_page
 from tff_dpemb.privacy import plan as plan_lib
 
 Run = run_directory.RunDirectory
-_LABEL = 'identity'
 _LOOKUPS = 256
 _PAGE = 'certificate.html'
 _FLOAT32_COSINE = 1e-6
@@ -109,7 +108,10 @@ def serve_check(run: Run) -> None:
       index_path,
       gallery,
       ids,
-      [test.class_name(_LABEL, int(i)) for i in labels[_LABEL]],
+      [
+        test.class_name(user_store.IDENTITY, int(i))
+        for i in labels[user_store.IDENTITY]
+      ],
       model_digest=exported.digest,
       replace=True,
     )
@@ -247,6 +249,14 @@ def synthesize(run: Run) -> None:
         lease=lease,
       )
 
+    def charged() -> int:
+      counts = ledger.draw_counts(
+        population=run.config.privacy.population,
+        run=run.config.name,
+        release=release,
+      )
+      return sum(count for _, count in counts)
+
     def assess(result: publish.SyntheticRelease) -> classification.Comparison:
       return assessment.assess(
         synthetic=result,
@@ -315,6 +325,7 @@ def synthesize(run: Run) -> None:
       config=settings,
       delta=delta,
       charge=charge,
+      charged=charged,
       release=release,
       certify=certify,
     )

@@ -20,7 +20,6 @@ from tff_dpemb.export import registry
 from tff_dpemb.privacy import guarantee
 
 Run = run_directory.RunDirectory
-_LABEL = 'identity'
 _SHEET_USERS = 6
 _SHEET_IMAGES = 8
 _GALLERY_ROWS = 8
@@ -230,7 +229,7 @@ def _gallery(run: Run) -> list[report_page.GalleryRow]:
   test = user_store.UserStore.open(run.store('test'))
   images, labels, _ = test.read_all()
   embeddings = registry.open_export(run.export).embed(images)
-  identities = labels[_LABEL]
+  identities = labels[user_store.IDENTITY]
   rows = np.linspace(0, len(images) - 1, _GALLERY_ROWS + 2).astype(int)[1:-1]
   wanted = run.config.serving.neighbours
   found, cosines = retrieval.nearest(

@@ -33,7 +33,6 @@ from tff_dpemb.training import pretraining
 from tff_dpemb.training import program
 
 Run = run_directory.RunDirectory
-_LABEL = 'identity'
 MODEL_RELEASE = 'model'
 SYNTHETIC_RELEASE = 'synthetic'
 
@@ -130,7 +129,7 @@ def pretrain(run: Run) -> None:
         backbone,
         settings,
         images=images,
-        labels=labels[_LABEL],
+        labels=labels[user_store.IDENTITY],
         head_scale=run.config.model.head_scale,
         on_progress=on_progress,
       )
@@ -255,8 +254,10 @@ def evaluate(run: Run) -> None:
     ):
       embedding_model.set_weights(backbone, embedding_model.load_weights(path))
       embeddings = embedding_model.embed(backbone, images)
-      content[name] = _figures(run, embeddings, labels[_LABEL])
-    content['pixels'] = _figures(run, pixel_embeddings(images), labels[_LABEL])
+      content[name] = _figures(run, embeddings, labels[user_store.IDENTITY])
+    content['pixels'] = _figures(
+      run, pixel_embeddings(images), labels[user_store.IDENTITY]
+    )
     run_directory.write_stamp(run.evaluation, digest, content)
 
 
@@ -488,7 +489,7 @@ class _Curve:
     self._backbone = backbone
     self._path = run.training / 'curve.json'
     images, labels, _ = store.read_all()
-    self._images, self._identities = images, labels[_LABEL]
+    self._images, self._identities = images, labels[user_store.IDENTITY]
     self._points: list[dict[str, float]] = []
     if self._path.exists() and checkpoints_exist(run):
       self._points = artifacts.read_json(self._path)

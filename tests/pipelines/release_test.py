@@ -33,7 +33,7 @@ class Book:
     self.entries.append((event, name))
 
 
-def open_release(tmp_path, book, source=None, **inputs):
+def open_release(tmp_path, book, source=None, charged=None, **inputs):
   return release_lib.open_release(
     'r1',
     tmp_path / 'release',
@@ -41,6 +41,7 @@ def open_release(tmp_path, book, source=None, **inputs):
     inputs={'data': 'a', **inputs},
     charge=book,
     source=source or noise.SeededGaussian(0),
+    charged=charged,
   )
 
 
@@ -86,6 +87,17 @@ def test_refused_charge_draws_nothing(tmp_path):
     release.draw(0, QUERY, sums(PLAN.passes[0]))
   assert not release.noisy_path(0).exists()
   assert release.charges() == []
+
+
+def test_a_ledger_that_lacks_charges_is_refused(tmp_path):
+  """Another ledger, or an older copy: no noise is drawn on its account."""
+  book = Book()
+  open_release(tmp_path, book, charged=0).draw(0, QUERY, sums(PLAN.passes[0]))
+  with pytest.raises(errors.ClusteringError, match='must hold the 1 charges'):
+    open_release(tmp_path, book, charged=0)
+  # A crash between the two leaves the ledger one ahead.
+  for charged in (1, 2):
+    open_release(tmp_path, book, charged=charged)
 
 
 def test_lost_draw_is_charged_again(tmp_path, monkeypatch):

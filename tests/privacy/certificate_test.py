@@ -635,6 +635,7 @@ _TREE = {
   'run': 'tree',
   'release': 'tree/model',
   'rounds_completed': 8,
+  'participation': 'within',
 }
 
 
@@ -656,7 +657,7 @@ def _charge_tree(book, rounds):
 
 def test_correlated_noise_is_certified_as_a_whole(book):
   _charge_tree(book, range(8))
-  content = _for_training(book, _TREE_PLAN, **_TREE, participation='within')
+  content = _for_training(book, _TREE_PLAN, **_TREE)
   assert certificate_lib.verify(content, ledger=book) == []
   numbers = content['accounting']
   assert numbers['epsilon'] == pytest.approx(_TREE_PLAN.guarantee(8).epsilon)
@@ -708,10 +709,26 @@ def test_correlated_noise_that_was_not_charged_whole_is_refused(book):
     _for_training(book, _TREE_PLAN, **_TREE)
 
 
-def test_users_beyond_the_limits_of_the_plan_get_no_certificate(book):
+@pytest.mark.parametrize('verdict', ['outside', 'incomplete', 'not measured'])
+def test_users_not_known_to_be_within_the_plan_get_no_certificate(
+  book, verdict
+):
+  """Without sampling, the accounting rests on who took part."""
   _charge_tree(book, range(8))
-  with pytest.raises(certificate_lib.CertificateError, match='outside the lim'):
-    _for_training(book, _TREE_PLAN, **_TREE, participation='outside')
+  settings = _TREE | {'participation': verdict}
+  with pytest.raises(
+    certificate_lib.CertificateError, match=f'within the lim.*{verdict}'
+  ):
+    _for_training(book, _TREE_PLAN, **settings)
+
+
+@pytest.mark.parametrize('verdict', ['outside', 'incomplete', 'not measured'])
+def test_a_verdict_altered_later_does_not_verify(book, verdict):
+  _charge_tree(book, range(8))
+  content = _for_training(book, _TREE_PLAN, **_TREE)
+  content['sampling']['participation'] = verdict
+  (problem,) = certificate_lib.verify(certificate_lib.seal(content))
+  assert 'sampling.participation' in problem
 
 
 @pytest.mark.parametrize(

@@ -170,37 +170,6 @@ def test_one_trace_serves_clients_of_any_size(backbone, pure):
   assert run.experimental_get_tracing_count() == 1
 
 
-def test_no_activation_is_computed_twice(backbone, pure):
-  """TensorFlow's memory optimizer recomputes what lies under 'gradients'."""
-  weights = [variable.numpy() for variable in backbone.trainable_variables]
-  data = _data(np.random.default_rng(6))
-  graph = tf.Graph()
-  with graph.as_default():
-    fed = [
-      tf.compat.v1.placeholder(value.dtype, [None] * value.ndim)
-      for value in (*weights, *data)
-    ]
-    for placeholder, value in zip(fed, weights, strict=False):
-      placeholder.set_shape(value.shape)
-    update, _ = tf.function(
-      lambda *args: client_work.client_update(
-        pure, _TUNING, args[:-3], client_work.ClientData(*args[-3:])
-      ),
-      autograph=False,
-    )(*fed)
-  ran = tf.compat.v1.RunMetadata()
-  with tf.compat.v1.Session(graph=graph) as session:
-    session.run(
-      update,
-      dict(zip(fed, (*weights, *data), strict=True)),
-      options=tf.compat.v1.RunOptions(output_partition_graphs=True),
-      run_metadata=ran,
-    )
-  names = [n.name for part in ran.partition_graphs for n in part.node]
-  assert any('Conv2D' in name for name in names)
-  assert [name for name in names if 'Recomputed' in name] == []
-
-
 def test_an_empty_client_returns_zeros(backbone, pure):
   data = client_work.ClientData(
     np.zeros([0, 8, 8, 1], np.uint8),

@@ -176,6 +176,22 @@ def test_the_clip_moves_at_restarts_only(tff_worker):
   assert float(_sums(state).l2_norm_clip) < clips[-1]  # At 1.1 all pass.
 
 
+def test_the_clip_moves_by_a_bounded_factor(tff_worker):
+  """4 rounds at a rate of 5 with all clipped would be a factor of exp(10)."""
+  mechanism = _mechanism(
+    'tree',
+    restart_every=4,
+    adaptive=True,
+    clipped_count_stddev=1e-6,
+    learning_rate=5.0,
+  )
+  process = _process(mechanism, rounds=8)
+  _, _, clips, _ = _play(
+    process, process.initialize(), rounds=8, clients=[_client(99.0)] * 4
+  )
+  np.testing.assert_allclose(clips, [0.5] * 4 + [5.0] * 4, rtol=1e-5)
+
+
 def test_the_clip_follows_the_mean_noisy_count(tff_worker):
   """One segment of 10 rounds, 2 of 4 unclipped, count noise of deviation 1.
 

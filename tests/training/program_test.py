@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -144,6 +145,19 @@ def test_each_round_is_charged_once_and_moves_the_weights(run):
   assert run.draws() == [0, 1, 2]
   assert [report.round for report in run.reports] == [1, 2, 3]
   assert run.evaluated == [2, 3]
+  for report in run.reports:
+    times = report.times
+    assert times.read > 0
+    assert 0 <= times.wait <= report.seconds
+    assert 0 < times.train < report.seconds
+    assert 0 < times.server < report.seconds
+    (placed,) = times.placement
+    assert placed['clients'] == len(
+      program.draw_slots(run.plan, run.page.training, np.random.default_rng(0))
+    )
+  kept = run._paths.restricted / 'training_metrics.jsonl'
+  last = json.loads(kept.read_text().splitlines()[-1])
+  assert last['times']['train'] == run.reports[-1].times.train
   assert any(
     np.abs(value - run._weights[name]).max() > 0
     for name, value in result.weights.items()
@@ -299,6 +313,23 @@ def test_fixed_size_draws_exactly_so_many(store):
     assert len(np.unique(np.concatenate(slots))) == 12
 
 
+def test_the_next_cohort_is_read_while_a_round_runs():
+  began = [threading.Event() for _ in range(3)]
+
+  def read(number):
+    began[number].set()
+    if number == 2:
+      raise OSError('the disk is gone')
+    return number
+
+  with program._ReadAhead(read, 0, 3) as read_ahead:
+    assert read_ahead.take() == 0
+    assert began[1].wait(timeout=10)  # Nobody has asked for it yet.
+    assert read_ahead.take() == 1
+    with pytest.raises(OSError, match='the disk is gone'):
+      read_ahead.take()
+
+
 _SCHEDULED = {'sampler': 'min-separation', 'min_separation': 3}
 
 
@@ -380,7 +411,10 @@ def test_a_killed_run_of_correlated_noise_pays_for_the_repeated_row(
   assert not any(np.any(buffer) for buffer in _buffers(saved[4]))
   path, _ = run.checkpoint()
   assert [p.name for p in path.parent.iterdir()] == ['round-000004.npz']
+  # As if it had been killed before earlier states went: noise lies in them.
+  real_save(path.parent, 3, saved[3], keep=2)
   again = run.train()
+  assert [p.name for p in path.parent.iterdir()] == ['round-000004.npz']
   assert run.draws() == [0, 1, 2, 3, 3]
   for name, value in result.weights.items():
     np.testing.assert_array_equal(value, again.weights[name])

@@ -113,6 +113,17 @@ def test_scalars_are_encoded_as_tff_encodes_them(value):
   assert ours.value == theirs
 
 
+def test_names_are_encoded_as_tff_encodes_them():
+  value = np.array([b'one', b'other'])
+  ours = executor_pb2.CreateValueRequest.FromString(
+    remote_worker.encode([value])
+  )
+  theirs, _ = tff.framework.serialize_value(
+    [value], tff.types.to_type([(np.str_, [2])])
+  )
+  assert ours.value == theirs
+
+
 def test_nobody_at_an_address_is_an_error_in_time():
   with socket.socket() as taken:
     taken.bind(('127.0.0.1', 0))

@@ -196,6 +196,29 @@ def test_no_worker_gets_seeds_or_buffers(dp_round):
   assert all(leaf.dtype == np.float32 for leaf in form.broadcast_type)
 
 
+def test_a_worker_computes_no_activation_twice(dp_round):
+  """TensorFlow's memory optimizer recomputes what lies under 'gradients'."""
+  state, form = dp_round
+  step = round_form.ServerFunction(form.step)
+  data = [
+    np.zeros([6, 8, 8, 1], np.uint8),
+    np.array([0, 0, 0, 1, 1, 1], np.int32),
+    np.zeros([2], np.int32),
+  ]
+  arguments = [*form.merge_partials([]), *form.broadcast(state), *data]
+  ran = tf.compat.v1.RunMetadata()
+  with tf.compat.v1.Session(graph=step._graph) as session:
+    session.run(
+      step._results,
+      dict(zip(step._parameters, arguments, strict=True)),
+      options=tf.compat.v1.RunOptions(output_partition_graphs=True),
+      run_metadata=ran,
+    )
+  names = [n.name for part in ran.partition_graphs for n in part.node]
+  assert any('Conv2DBackpropFilter' in name for name in names)
+  assert [name for name in names if 'Recomputed' in name] == []
+
+
 def test_leaves_are_flat_numpy_values():
   nested = {'b': (tf.constant([1.0, 2.0]), 3), 'a': [np.float32(4)]}
   leaves = round_form.flat(nested)

@@ -24,6 +24,9 @@ StoreError = store_format.StoreError
 StoreManifest = store_format.StoreManifest
 StoreWriter = store_writer.StoreWriter
 
+# The label column of who or what an image shows; backbones are trained on it.
+IDENTITY = 'identity'
+
 # Mapped shards are kept open up to this number: each holds a file descriptor.
 _OPEN_SHARDS = 64
 

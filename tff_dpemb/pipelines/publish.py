@@ -147,6 +147,7 @@ def run(
   delta: float,
   charge: Callable[[Any, str], None],
   release: str,
+  charged: Callable[[], int] | None = None,
   certify: Certify | None = None,
   pipeline_options: runner.Options = None,
   open_export: Callable[[str], Any] = registry.open_export,
@@ -168,6 +169,8 @@ def run(
     charge: Called with (event, release id) before noise is drawn; must be
       durable when it returns, and raise to refuse.
     release: Release id.
+    charged: Returns how many entries the ledger holds for this release, so
+      that one which lacks some is found before more noise is drawn.
     certify: Returns the certificate, and other files to publish with it, of
       the release and the hashes of its files. What it raises is raised here,
       and nothing is published. None: the set has no certificate.
@@ -219,6 +222,7 @@ def run(
     },
     charge=charge,
     source=source,
+    charged=charged() if charged else None,
   )
   projection = _projection(public, plan.projection_dim, work / 'projection.npz')
   rows_of_user = work / 'rows_of_user.npy'

@@ -87,12 +87,23 @@ def open_release(
   inputs: dict[str, Any],
   charge: Charge,
   source: noise.NoiseSource,
+  charged: int | None = None,
 ) -> Release:
   """Returns a new release, or the one that an equal call has started.
 
+  Args:
+    name: Release id.
+    directory: Of this release alone.
+    plan: What is drawn.
+    inputs: Digests of all that the noisy sums depend on.
+    charge: Makes the entry of a draw durable, or raises.
+    source: Of the noise.
+    charged: How many entries the ledger holds for this release, if known.
+
   Raises:
     ClusteringError: The id was used with other inputs: noise drawn for one
-      set must not be read back for another.
+      set must not be read back for another. Or the ledger holds fewer entries
+      than were made: it is another one, or was put back.
   """
   directory = pathlib.Path(directory)
   content = {
@@ -109,6 +120,14 @@ def open_release(
       f'release {name!r} was started from other data or settings; give the'
       ' new set another `synthesis.release` (this one stays charged).'
     )
-  return Release(
+  release = Release(
     name=name, directory=directory, plan=plan, charge=charge, source=source
   )
+  made = len(release.charges())
+  if charged is not None and charged < made:
+    raise errors.ClusteringError(
+      f'the ledger must hold the {made} charges that {str(directory)!r} says'
+      f' were made for release {name!r}, it holds {charged}; give the ledger of'
+      ' that release (privacy.ledger), or another `synthesis.release`.'
+    )
+  return release

@@ -208,7 +208,9 @@ class Audit:
       'delta': self.claim.delta,
       'lower_bound': self.lower_bound,
       'lower_bound_of': (
-        'any mechanism' if self.claim.mu is None else 'a Gaussian trade-off'
+        'any mechanism whose canaries score independently'
+        if self.claim.mu is None
+        else 'a Gaussian trade-off'
       ),
       'epsilon_delta_lower_bound': self.epsilon_delta_bound,
       'mu_lower_bound': self.mu_bound,

@@ -14,6 +14,7 @@ from tff_dpemb.privacy import certificate_schema
 from tff_dpemb.privacy import certificate_signature
 from tff_dpemb.privacy import guarantee as guarantee_lib
 from tff_dpemb.privacy import ledger as ledger_lib
+from tff_dpemb.privacy import samplers
 
 _TOLERANCE = certificate_ledger.TOLERANCE
 
@@ -159,10 +160,15 @@ def _model_problems(content: Mapping[str, Any]) -> list[str]:
       'mechanism.redrawn must leave a first draw for each completed round and'
       f' none beyond the {plan.rounds} planned, got {redrawn} of {draws} draws.'
     )
-  if content['sampling']['participation'] == 'outside':
+  sampling = content['sampling']
+  measured = sampling['participation']
+  # Without sampling the accounting rests on who took part, so it must be known.
+  needed = sampling['sampler'] == samplers.MinSeparationSampler.kind and draws
+  if measured == 'outside' or (needed and measured != 'within'):
     problems.append(
-      'sampling.participation must not be outside the limits of the plan: the'
-      ' accounting rests on them.'
+      'sampling.participation must be within the limits of the plan, on which'
+      f' the accounting rests, got {measured!r}; restore the records of the'
+      " run's cohorts, without which nothing may be released."
     )
   return problems
 

@@ -204,7 +204,9 @@ def _new_holder() -> str:
 
 def _is_gone(holder: str) -> bool:
   """Whether the holder was a process of this machine that is no more."""
-  machine, pid, start, _ = holder.rsplit(' ', 3)
+  machine, pid, start, *_ = [*holder.rsplit(' ', 3), '', '', '']
   if machine != _machine() or '/unknown/' in machine or start == 'None':
+    return False
+  if not pid.isdecimal():  # Not written by us: wait for it to expire.
     return False
   return _start_time(int(pid)) != start

@@ -6,8 +6,8 @@ whether anything was charged.
 
 * SQLite: write-ahead log, synchronous FULL, BEGIN IMMEDIATE.
 * PostgreSQL 11 or later, by psycopg 3: the head row is locked for each write,
-  synchronous_commit is on for it whatever the role's default, and a server with
-  fsync off is refused.
+  synchronous_commit is on (or remote_apply) for it whatever the role's default,
+  and a server with fsync off is refused.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ SELECT set_config('lock_timeout', '60s', true),
   set_config(
     'synchronous_commit',
     CASE current_setting('synchronous_commit')
-      WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END,
+      WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END,
     true
   )
 """

@@ -178,13 +178,17 @@ class _Context(tff.framework.SyncContext):
     self._pool = pool
     # The computation is kept beside its compiled form, so its id stays its own.
     self._compiled: dict[int, tuple[Any, Any]] = {}
+    self.last_round: round_form.RoundTimes | None = None
 
   def invoke(self, comp: Any, arg: Any) -> Any:
     """Runs a computation of TFF; see `open` for which ones."""
     if id(comp) not in self._compiled:
       self._compiled[id(comp)] = (comp, self._compile(comp))
     _, run = self._compiled[id(comp)]
-    return run(arg)
+    result = run(arg)
+    if isinstance(run, _Round):
+      self.last_round = run.last_round
+    return result
 
   def _compile(self, comp):
     proto = tff.framework.ConcreteComputation.get_proto(comp)
@@ -192,17 +196,14 @@ class _Context(tff.framework.SyncContext):
       return _OnServer(comp, comp.type_signature, self._server)
     if comp.type_signature.parameter is None:
       initialize = tff.backends.mapreduce.get_state_initialization_computation(
-        comp, _no_rewrites()
+        comp, round_form.no_rewrites()
       )
       return _OnServer(initialize, comp.type_signature, self._server)
     try:
-      form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
-        comp, _no_rewrites()
-      )
-    except (TypeError, ValueError, AttributeError) as error:
+      form = round_form.map_reduce_form(comp)
+    except round_form.RoundFormError as error:
       raise worker_process.ExecutorError(
-        'the accelerator runs `initialize` and `next` of a process alone;'
-        f' TFF cannot put this into MapReduceForm: {error}'
+        f'the accelerator runs `initialize` and `next` of a process alone: {error}'
       ) from error
     return _Round(
       form,
@@ -212,13 +213,6 @@ class _Context(tff.framework.SyncContext):
       server=self._server,
       pool=self._pool,
     )
-
-
-def _no_rewrites() -> tf.compat.v1.ConfigProto:
-  """Leaves graphs as they are: TensorFlow rewrites them for their device."""
-  settings = tf.compat.v1.ConfigProto()
-  settings.graph_options.rewrite_options.disable_meta_optimizer = True
-  return settings
 
 
 class _OnServer:
@@ -239,11 +233,6 @@ class _Round:
   """A round in MapReduceForm over slots of devices."""
 
   def __init__(self, form, type_signature, *, accelerator, slots, server, pool):
-    if form.securely_aggregates_tensors:
-      raise worker_process.ExecutorError(
-        'the process must not use secure aggregation on an accelerator; run it'
-        ' with another executor.'
-      )
     self._accelerator = accelerator
     self._pool = pool
     self._state_type, self._data_type = type_signature.parameter
@@ -254,24 +243,52 @@ class _Round:
     self._report = _Function(form.report, server, name='report')
     self._update = _Function(form.update, server, name='update')
     self._server = server
+    self.last_round: round_form.RoundTimes | None = None
     self._slots = [_Slot(form, device, number) for device, number in slots]
 
   def __call__(self, arg):
+    marks = [time.perf_counter()]
+
+    def mark() -> None:
+      marks.append(time.perf_counter())
+
     state = _flatten(arg[0], self._state_type.member)
     clients = list(arg[1])
     context = self._prepare(state)
+    _wait_for(context)
+    mark()
     contexts = {device: _copy(context, device) for device in self._devices}
-    start = time.perf_counter()
-    sums, counts = self._map(clients, contexts)
-    self._accelerator._last = Placement(counts, time.perf_counter() - start)
+    for copied in contexts.values():
+      _wait_for(copied)
+    mark()
+    sums, placement = self._map(clients, contexts)
+    mark()
     total = sums[0]
     for part in sums[1:]:
       total = self._merge([*total, *part])
+    _wait_for(total)
+    mark()
     results = self._update([*state, *self._report(total)])
-    return _pack(results, self._result_type)
+    packed = _pack(results, self._result_type)
+    mark()
+    prepare, ship, train, aggregate, update = (
+      later - earlier for earlier, later in itertools.pairwise(marks)
+    )
+    counts = collections.OrderedDict((p.worker, p.clients) for p in placement)
+    self._accelerator._last = Placement(counts, train)
+    self.last_round = round_form.RoundTimes(
+      total=marks[-1] - marks[0],
+      ship=ship,
+      train=train,
+      aggregate=aggregate,
+      server=prepare + update,
+      losses=0,
+      placement=placement,
+    )
+    return packed
 
   def _map(self, clients, contexts):
-    """Returns the sums of the slots, on the server, and clients by device.
+    """Returns the sums of the slots, on the server, and what each device did.
 
     Each slot first gets a client of its own, then the next one when it is free:
     as many devices as there are clients are used, whatever the threads do.
@@ -294,22 +311,33 @@ class _Round:
           total = slot.add(total, tensors, contexts[slot.device])
           batch = next_client()
           slot.clients += 1
+          slot.examples += round_form.examples_of(tensors)
+        slot.seconds = time.perf_counter() - start
         return _copy(total, self._server)
       except BaseException:
         failed.set()  # The others stop after the client that they have.
         raise
 
-    for slot in used:
-      slot.clients = 0
+    start = time.perf_counter()
+    for slot in self._slots:
+      slot.clients, slot.examples, slot.seconds = 0, 0, 0.0
     running = [
       self._pool.submit(run, number, slot) for number, slot in enumerate(used)
     ]
     futures.wait(running)
     sums = [future.result() for future in running]
-    counts = collections.OrderedDict((device, 0) for device in self._devices)
-    for slot in used:
-      counts[slot.device] += slot.clients
-    return sums, counts
+    placement = []
+    for device in self._devices:
+      here = [slot for slot in self._slots if slot.device == device]
+      placement.append(
+        round_form.Placement(
+          device,
+          clients=sum(slot.clients for slot in here),
+          examples=sum(slot.examples for slot in here),
+          seconds=max(slot.seconds for slot in here),
+        )
+      )
+    return sums, placement
 
 
 class _Slot:
@@ -317,7 +345,9 @@ class _Slot:
 
   def __init__(self, form, device, number):
     self.device = device
-    self.clients = 0
+    self.clients = 0  # Of the last round, as what follows.
+    self.examples = 0
+    self.seconds = 0.0  # From the start of the round's client work.
     name = f'slot{number}'
     self._zero = _Function(form.zero, device, name=name)
     self._work = _Function(form.work, device, name=name)
@@ -350,8 +380,10 @@ class _Function:
     _make_unique(graph_def, f'{name}_{next(_SERIAL)}')
     parameter = comp.type_signature.parameter
     types = [] if parameter is None else _tensor_types(parameter)
-    feeds = [] if parameter is None else _tensor_names(proto.parameter)
-    fetches = _tensor_names(proto.result)
+    feeds = (
+      [] if parameter is None else round_form.tensor_names(proto.parameter)
+    )
+    fetches = round_form.tensor_names(proto.result)
 
     def import_graph():
       with tf.device(device):
@@ -432,19 +464,6 @@ def _wait_for(tensors: Sequence[tf.Tensor]) -> None:
 def _copy(tensors, device) -> list[tf.Tensor]:
   with tf.device(device):
     return [tf.identity(tensor) for tensor in tensors]
-
-
-def _tensor_names(binding: Any) -> list[str]:
-  """Returns the names of the tensors of a TFF binding, in order."""
-  match binding.WhichOneof('binding'):
-    case 'tensor':
-      return [binding.tensor.tensor_name]
-    case 'struct':
-      return [n for part in binding.struct.element for n in _tensor_names(part)]
-  raise worker_process.ExecutorError(
-    'client data must be tensors on an accelerator, got a tf.data.Dataset; run'
-    ' this process with another executor.'
-  )
 
 
 def _tensor_types(type_spec: Any) -> list[Any]:

@@ -62,10 +62,15 @@ def zero_if_not_finite(value):
   another order of summation.
   """
   tensors = [tf.convert_to_tensor(x) for x in tf.nest.flatten(value)]
-  square = tf.add_n([tf.reduce_sum(tf.square(tensor)) for tensor in tensors])
+  # Twice the L2 loss: a sum of squares that is not kept element by element.
+  square = 2 * tf.add_n([tf.nn.l2_loss(tensor) for tensor in tensors])
   finite = square < _LARGEST_SQUARE  # False for NaN too.
-  # tf.where selects, it does not multiply: NaN * 0 would be NaN.
-  kept = [tf.where(finite, tensor, tf.zeros_like(tensor)) for tensor in tensors]
+  # A branch passes tensors on as they are, without a copy.
+  kept = tf.cond(
+    finite,
+    lambda: [tf.identity(tensor) for tensor in tensors],
+    lambda: [tf.zeros_like(tensor) for tensor in tensors],
+  )
   zeroed = tf.cast(tf.logical_not(finite), tf.int32)
   return tf.nest.pack_sequence_as(value, kept), zeroed
 

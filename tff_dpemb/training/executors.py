@@ -7,7 +7,6 @@ in this process (see `round_form`): no worker learns it.
 """
 
 import contextlib
-import dataclasses
 import functools
 import os
 import time
@@ -26,24 +25,6 @@ from tff_dpemb.training import worker_process
 _MOST_LOSSES = 3  # of a computation that one worker runs as a whole
 
 
-@dataclasses.dataclass(frozen=True)
-class RoundTimes:
-  """Where the time of one round went, in seconds, and who did what.
-
-  `ship`, `train` and `aggregate` are of the share that ended last; `server` is
-  the work in this process: broadcast, merge, noise and server step. `ship` ends
-  when the last client is sent, and the first ones train meanwhile.
-  """
-
-  total: float
-  ship: float
-  train: float
-  aggregate: float
-  server: float
-  losses: int
-  placement: Sequence[worker_pool.Placement]
-
-
 class ExecutorContext(tff.framework.SyncContext):
   """Runs rounds on all workers, and other computations whole on one."""
 
@@ -52,7 +33,7 @@ class ExecutorContext(tff.framework.SyncContext):
     # By identity: TFF hashes a computation by its whole graph.
     self._forms: dict[int, tuple[Any, round_form.RoundForm | None]] = {}
     self._whole: dict[remote_worker.RemoteWorker, Any] = {}
-    self.last_round: RoundTimes | None = None
+    self.last_round: round_form.RoundTimes | None = None
 
   def invoke(self, comp: Any, arg: Any) -> Any:
     """Returns the result of a computation of TFF."""
@@ -97,7 +78,7 @@ class ExecutorContext(tff.framework.SyncContext):
     summed = time.monotonic()
     result = form.update(state, form.merge_partials(shared.partials))
     end = time.monotonic()
-    self.last_round = RoundTimes(
+    self.last_round = round_form.RoundTimes(
       total=end - start,
       ship=shared.times.ship,
       train=shared.times.train,
@@ -122,7 +103,7 @@ class ExecutorContext(tff.framework.SyncContext):
     raise AssertionError('unreachable')
 
 
-def last_round() -> RoundTimes | None:
+def last_round() -> round_form.RoundTimes | None:
   """Returns the times of the last round in the current context, if known."""
   context = tff.framework.get_context_stack().current
   return getattr(context, 'last_round', None)

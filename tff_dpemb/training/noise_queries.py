@@ -32,6 +32,8 @@ from tff_dpemb.privacy import mechanisms
 SEEDS_FIELD = 'noise_seeds'
 BUFFERS_FIELD = 'buffers'
 _DRAWS = 4
+# Of the logarithm of a clip norm at a restart.
+_LARGEST_STEP = math.log(10.0)
 
 
 def standard_normal(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -236,7 +238,8 @@ class RestartClipQuery(tfp.SumAggregationDPQuery):
     clip *= exp(-learning_rate * restart_every * (fraction - target)),
 
   `fraction` being the mean noisy fraction of the segment, kept in [0, 1]: the
-  step that `restart_every` rounds of arXiv 1905.03871 would make at that mean.
+  step that `restart_every` rounds of arXiv 1905.03871 would make at that mean,
+  but at most a factor of 10 either way: those rounds would have looked again.
   """
 
   _GlobalState = collections.namedtuple(
@@ -295,7 +298,8 @@ class RestartClipQuery(tfp.SumAggregationDPQuery):
     fraction = 0.5 + segment_count / float(every * mechanism.virtual_clients)
     fraction = tf.clip_by_value(fraction, 0.0, 1.0)
     pace = mechanism.learning_rate * every
-    factor = tf.exp(-pace * (fraction - mechanism.target_unclipped_quantile))
+    step = -pace * (fraction - mechanism.target_unclipped_quantile)
+    factor = tf.exp(tf.clip_by_value(step, -_LARGEST_STEP, _LARGEST_STEP))
     ends = tf.equal(sum_state.step % every, 0)
     clip = sum_state.l2_norm_clip * tf.where(ends, factor, 1.0)
     state = self._GlobalState(

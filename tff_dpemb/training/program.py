@@ -12,7 +12,8 @@ import dataclasses
 import json
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,9 @@ from tff_dpemb.privacy import samplers
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import checkpoints
 from tff_dpemb.training import client_work
+from tff_dpemb.training import executors
 from tff_dpemb.training import participation as participation_lib
 from tff_dpemb.training import process
-
-_LABEL = 'identity'
 
 
 class TrainingError(ValueError):
@@ -43,7 +43,8 @@ class RoundReport:
   """What one finished round shows its operator. Partly private: see below.
 
   `clip_norm` and `update_norm` (of the noised mean) follow from released
-  values. `loss`, `accuracy`, `users`, `examples` and `zeroed` come from private
+  values. `loss` and `accuracy` (of the last local epoch's steps, each batch as
+  its step saw it), `users`, `examples`, `zeroed` and `times` come from private
   data without noise and may only be kept under `restricted/`.
   """
 
@@ -57,6 +58,35 @@ class RoundReport:
   users: int
   examples: int
   zeroed: int
+  times: 'RoundTimes'
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundTimes:
+  """Where the seconds of a round went; parts that overlap add up to more.
+
+  Attributes:
+    read: Drawing and reading the cohort, during the round before.
+    wait: What was left of that to wait for, before the round could start.
+    ship: Sending weights and data to the worker that ended last; it trains on
+      the first clients meanwhile.
+    train: From then to its result.
+    aggregate: Fetching that result.
+    server: Broadcast, merge, noise and server step.
+    losses: How often a worker was lost.
+    placement: What each worker did: name, clients, examples, seconds.
+
+  What another context of TFF does not measure is None, and `placement` empty.
+  """
+
+  read: float
+  wait: float
+  ship: float | None = None
+  train: float | None = None
+  aggregate: float | None = None
+  server: float | None = None
+  losses: int = 0
+  placement: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,27 +169,41 @@ def train(
   cohort_records = paths.restricted / 'cohorts'
   schedule_key = _schedule_key(paths.restricted / 'schedule.key', plan, number)
   rng = cohorts.system_rng()
+  if number == training.rounds:  # Killed within the last save?
+    _save(paths.checkpoints, number, state, plan, training)
   if number and _is_due(number, training):  # Killed before it was evaluated?
     on_evaluate(number, _backbone_weights(state, pure))
-  while number < training.rounds:
+
+  def read(number: int) -> _Cohort:
     start = time.monotonic()
     slots = draw_slots(
       plan, training, rng, round_number=number, schedule_key=schedule_key
     )
     data = [client_data(store, users, training, rng) for users in slots]
-    attempt = charge(number)
-    participation_lib.record(
-      cohort_records, number, attempt=attempt, slots=slots
-    )
-    state, metrics = iterative.next(process.with_fresh_noise(state), data)
-    _check_finite(state, number)
-    number += 1
-    _save(paths.checkpoints, number, state, plan, training)
-    report = _report(number, attempt, start, slots, state, metrics, training)
-    history.append(report)
-    on_round(report)
-    if _is_due(number, training):
-      on_evaluate(number, _backbone_weights(state, pure))
+    return _Cohort(slots, data, time.monotonic() - start)
+
+  with _ReadAhead(read, number, training.rounds) as read_ahead:
+    while number < training.rounds:
+      start = time.monotonic()
+      cohort = read_ahead.take()
+      wait = time.monotonic() - start
+      attempt = charge(number)
+      participation_lib.record(
+        cohort_records, number, attempt=attempt, slots=cohort.slots
+      )
+      state, metrics = iterative.next(
+        process.with_fresh_noise(state), cohort.data
+      )
+      _check_finite(state, number)
+      number += 1
+      _save(paths.checkpoints, number, state, plan, training)
+      report = _report(
+        number, attempt, start, cohort, wait, state, metrics, training
+      )
+      history.append(report)
+      on_round(report)
+      if _is_due(number, training):
+        on_evaluate(number, _backbone_weights(state, pure))
   return TrainingResult(
     weights=_backbone_weights(state, pure),
     rounds=number,
@@ -167,6 +211,49 @@ def train(
     final_clip_norm=_clip_norm(state),
     participation=_measure_participation(paths.restricted, plan, number),
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cohort:
+  """The virtual clients of one round: users, what they hold; reading time."""
+
+  slots: list[np.ndarray]
+  data: list[client_work.ClientData]
+  seconds: float
+
+
+class _ReadAhead:
+  """Reads the next round's cohort in a thread while one is trained on.
+
+  Cohorts of two rounds are in memory then. One that is read and never used,
+  because the run stops, costs nothing: no noise was drawn for it.
+  """
+
+  def __init__(self, read: Callable[[int], _Cohort], number: int, rounds: int):
+    self._read, self._numbers = read, iter(range(number, rounds))
+    self._thread = futures.ThreadPoolExecutor(1, 'read-ahead')
+    self._next: futures.Future[_Cohort] | None = None
+
+  def __enter__(self) -> '_ReadAhead':
+    self._start()
+    return self
+
+  def __exit__(self, *unused) -> None:
+    self._thread.shutdown(cancel_futures=True)
+
+  def take(self) -> _Cohort:
+    """Returns the next round's cohort; raises what reading it raised."""
+    if self._next is None:
+      raise IndexError('there is no round left to read a cohort for.')
+    cohort = self._next.result()
+    self._start()
+    return cohort
+
+  def _start(self) -> None:
+    number = next(self._numbers, None)
+    self._next = None
+    if number is not None:
+      self._next = self._thread.submit(self._read, number)
 
 
 def draw_slots(
@@ -235,7 +322,7 @@ def client_data(
       int(user), max_examples=training.max_examples_per_user, rng=rng
     )
     images.append(examples.images)
-    labels.append(examples.labels[_LABEL])
+    labels.append(examples.labels[user_store.IDENTITY])
   seed = rng.integers(0, 2**31 - 1, 2).astype(np.int32)
   if not images:
     return client_work.ClientData(
@@ -252,7 +339,7 @@ def client_data(
 def _build(run_config, plan, store, pure, initial_weights):
   training = run_config.training
   tuning = process.local_tuning_from_config(
-    run_config, num_classes=store.num_classes(_LABEL)
+    run_config, num_classes=store.num_classes(user_store.IDENTITY)
   )
   starting = [initial_weights[name] for name in pure.names]
   if tuning.aggregate_head:
@@ -353,7 +440,7 @@ def _clip_norm(state: Any) -> float:
   return float(sums.l2_norm_clip)
 
 
-def _report(number, attempt, start, slots, state, metrics, training):
+def _report(number, attempt, start, cohort, wait, state, metrics, training):
   local = metrics['local']
   examples = float(local['examples'])
   return RoundReport(
@@ -364,9 +451,26 @@ def _report(number, attempt, start, slots, state, metrics, training):
     update_norm=float(metrics['update_norm']),
     loss=float(local['loss_sum']) / max(examples, 1.0),
     accuracy=float(local['correct']) / max(examples, 1.0),
-    users=int(sum(len(slot) for slot in slots)),
+    users=int(sum(len(slot) for slot in cohort.slots)),
     examples=int(examples) * training.backbone_epochs,
     zeroed=int(metrics['aggregation']['zeroed']),
+    times=_times(cohort, wait),
+  )
+
+
+def _times(cohort: _Cohort, wait: float) -> RoundTimes:
+  found = executors.last_round()
+  if found is None:
+    return RoundTimes(cohort.seconds, wait)
+  return RoundTimes(
+    read=cohort.seconds,
+    wait=wait,
+    ship=found.ship,
+    train=found.train,
+    aggregate=found.aggregate,
+    server=found.server,
+    losses=found.losses,
+    placement=[dataclasses.asdict(placed) for placed in found.placement],
   )
 
 

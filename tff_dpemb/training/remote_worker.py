@@ -390,10 +390,11 @@ def encode(values: Sequence[Any]) -> bytes:
     array = np.asarray(value)
     target = elements.add().value
     if array.ndim == 0 or array.dtype.kind not in 'fiub':
-      scalar, _ = tff.framework.serialize_value(
-        value, tff.types.to_type(array.dtype.type)
+      dtype = np.str_ if array.dtype.kind in 'OSU' else array.dtype.type
+      content, _ = tff.framework.serialize_value(
+        value, tff.TensorType(dtype, array.shape)
       )
-      target.CopyFrom(scalar)
+      target.CopyFrom(content)
       continue
     target.array.dtype = tf.as_dtype(array.dtype).as_datatype_enum
     target.array.shape.dim.extend(array.shape)

@@ -14,6 +14,7 @@ buffers and the one draw of a round, which is made in `update`.
 """
 
 import collections
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,34 @@ import tensorflow_federated as tff
 
 class RoundFormError(ValueError):
   """A computation that is no round that workers could share."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+  """What one worker, or device, did in a round."""
+
+  worker: str
+  clients: int
+  examples: int
+  seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundTimes:
+  """Where the time of one round went, in seconds, and who did what.
+
+  `ship`, `train` and `aggregate` are of the share that ended last; `server` is
+  the work in this process: broadcast, merge, noise and server step. `ship` ends
+  when the last client is sent, and the first ones train meanwhile.
+  """
+
+  total: float
+  ship: float
+  train: float
+  aggregate: float
+  server: float
+  losses: int
+  placement: Sequence[Placement]
 
 
 class ServerFunction:
@@ -76,21 +105,7 @@ class RoundForm:
         form (state@SERVER, data@CLIENTS) -> (state@SERVER, metrics@SERVER).
     """
     self._result_type = computation.type_signature.result
-    try:
-      form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
-        computation, grappler_config=_no_rewrites()
-      )
-    except (TypeError, ValueError) as error:
-      raise RoundFormError(
-        'a round must be (state@SERVER, data@CLIENTS) -> (state@SERVER,'
-        ' metrics@SERVER) with one layer of aggregation, got'
-        f' {computation.type_signature.compact_representation()[:200]}:'
-        f' {str(error)[:200]}'
-      ) from error
-    if form.securely_aggregates_tensors:
-      raise RoundFormError(
-        'a round must not use secure sums, which workers cannot merge.'
-      )
+    form = map_reduce_form(computation)
     self._prepare = ServerFunction(form.prepare)
     self._zero_here = ServerFunction(form.zero)
     self._merge_here = ServerFunction(form.merge)
@@ -195,7 +210,39 @@ def _pack(iterator, value_type):
   return container(fields if named else [value for _, value in fields])
 
 
-def _no_rewrites() -> tf.compat.v1.ConfigProto:
+def examples_of(data: Sequence[Any]) -> int:
+  """Returns the length of a client's first tensor, which holds its examples."""
+  shape = np.shape(data[0]) if data else ()
+  return int(shape[0]) if shape else 1
+
+
+def map_reduce_form(
+  computation: tff.framework.ConcreteComputation,
+) -> tff.backends.mapreduce.MapReduceForm:
+  """Returns the parts of a round, as `RoundForm` says.
+
+  Raises:
+    RoundFormError: As of `RoundForm`.
+  """
+  try:
+    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
+      computation, grappler_config=no_rewrites()
+    )
+  except (TypeError, ValueError, AttributeError) as error:
+    raise RoundFormError(
+      'a round must be (state@SERVER, data@CLIENTS) -> (state@SERVER,'
+      ' metrics@SERVER) with one layer of aggregation, got'
+      f' {computation.type_signature.compact_representation()[:200]}:'
+      f' {str(error)[:200]}'
+    ) from error
+  if form.securely_aggregates_tensors:
+    raise RoundFormError(
+      'a round must not use secure sums, which workers cannot merge.'
+    )
+  return form
+
+
+def no_rewrites() -> tf.compat.v1.ConfigProto:
   """Returns a configuration that leaves graphs as they are.
 
   TensorFlow rewrites them when they run; before, it takes seconds for nothing.
@@ -211,8 +258,8 @@ class _Parts:
   def __init__(self, computation: tff.framework.ConcreteComputation):
     proto = tff.framework.serialize_computation(computation).tensorflow
     self.graph_def = tf.compat.v1.GraphDef.FromString(proto.graph_def.value)
-    self.parameters = _tensor_names(proto.parameter)
-    self.results = _tensor_names(proto.result)
+    self.parameters = tensor_names(proto.parameter)
+    self.results = tensor_names(proto.result)
     self.initialize = proto.initialize_op
 
   def inline(
@@ -240,7 +287,8 @@ def _flat_type(value_type: tff.Type) -> tff.StructType:
   return tff.types.to_type(list(tff.structure.flatten(value_type)))
 
 
-def _tensor_names(binding) -> list[str]:
+def tensor_names(binding: Any) -> list[str]:
+  """Returns the names of the tensors of a TFF binding, in order."""
   match binding.WhichOneof('binding'):
     case 'tensor':
       return [binding.tensor.tensor_name]
@@ -248,7 +296,7 @@ def _tensor_names(binding) -> list[str]:
       return [
         name
         for element in binding.struct.element
-        for name in _tensor_names(element)
+        for name in tensor_names(element)
       ]
     case None:
       return []

@@ -34,16 +34,6 @@ class NoWorkersError(worker_process.ExecutorError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Placement:
-  """What one worker did in a round."""
-
-  worker: str
-  clients: int
-  examples: int
-  seconds: float
-
-
-@dataclasses.dataclass(frozen=True)
 class SharedSum:
   """The partial sums of a round, and how they came about.
 
@@ -55,7 +45,7 @@ class SharedSum:
   """
 
   partials: Sequence[Sequence[np.ndarray]]
-  placement: Sequence[Placement]
+  placement: Sequence[round_form.Placement]
   losses: int
   times: remote_worker.ShareTimes
 
@@ -229,14 +219,14 @@ class WorkerPool:
       return SharedSum([], [], 0, remote_worker.ShareTimes(0.0, 0.0, 0.0))
     self.any_worker()
     encoded = remote_worker.encode(broadcast)
-    sizes = [_examples(data) for data in clients]
+    sizes = [round_form.examples_of(data) for data in clients]
     free = [worker for worker in self._workers if worker.is_connected]
     waiting = [
       _Share(share) for share in split(range(len(clients)), sizes, len(free))
     ]
     running: dict[concurrent.futures.Future, tuple[PoolWorker, _Share]] = {}
     done: list[tuple[_Share, list[np.ndarray]]] = []
-    placement: dict[str, Placement] = {}
+    placement: dict[str, round_form.Placement] = {}
     losses, last_times = 0, remote_worker.ShareTimes(0.0, 0.0, 0.0)
     try:
       while waiting or running:
@@ -360,15 +350,9 @@ def slots_here(workers: int = 1) -> int:
   return max(1, len(os.sched_getaffinity(0)) // workers)
 
 
-def _examples(data: Sequence[np.ndarray]) -> int:
-  """Returns the length of the first tensor, which holds the examples."""
-  shape = np.shape(data[0]) if data else ()
-  return int(shape[0]) if shape else 1
-
-
 def _add(placement, name, share, sizes, seconds) -> None:
-  before = placement.get(name, Placement(name, 0, 0, 0.0))
-  placement[name] = Placement(
+  before = placement.get(name, round_form.Placement(name, 0, 0, 0.0))
+  placement[name] = round_form.Placement(
     name,
     before.clients + len(share.clients),
     before.examples + sum(sizes[i] for i in share.clients),
