@@ -272,12 +272,36 @@ def test_noise_is_standard_normal():
   assert abs(np.corrcoef(neighbours.T)[0, 1]) < 5 / math.sqrt(2**19)
 
 
-def test_noise_reaches_beyond_one_box_muller_draw(monkeypatch):
-  """Four draws at their end, 5.66 each, reach 11.3 together."""
+def test_values_of_the_same_two_pairs_are_independent():
+  """Value i and value -1 - i: of each pair one has the cosine, one the sine."""
+  found = noise_queries.standard_normal([2**20], tf.constant([3, 9], tf.int64))
+  half = found.numpy()[: 2**19]
+  other = found.numpy()[::-1][: 2**19]
+  for power in (1, 2):
+    correlation = np.corrcoef(half**power, other**power)[0, 1]
+    assert abs(correlation) < 5 / math.sqrt(2**19)
+
+
+@pytest.mark.parametrize('shape', [[], [1], [3], [2, 5], [0], [4, 0]])
+def test_noise_has_the_shape_and_follows_from_the_seed(shape):
+  seed = tf.constant([3, 5], tf.int64)
+  found = noise_queries.standard_normal(shape, seed)
+  assert found.shape == shape
+  again = noise_queries.standard_normal(tf.constant(shape, tf.int32), seed)
+  np.testing.assert_array_equal(found, again)
+  other = noise_queries.standard_normal(shape, tf.constant([3, 6], tf.int64))
+  assert not np.any(found.numpy() == other.numpy())
+
+
+def test_noise_reaches_as_far_as_two_pairs_do(monkeypatch):
+  """Both radii at their end sqrt(2 ln 2^65) = 9.49, one at 0, one at pi / 2."""
   monkeypatch.setattr(
     tf.random,
-    'stateless_normal',
-    lambda shape, seed, dtype: tf.fill(shape, tf.constant(5.66, dtype)),
+    'stateless_uniform',
+    lambda shape, seed, minval, maxval, dtype: tf.constant(
+      [[0, 0], [0, 2**62]], dtype
+    ),
   )
-  found = noise_queries.standard_normal([3], tf.constant([1, 1], tf.int64))
-  np.testing.assert_allclose(found, 2 * 5.66)
+  found = noise_queries.standard_normal([1], tf.constant([1, 1], tf.int64))
+  end = math.sqrt(2 * 65 * math.log(2))
+  np.testing.assert_allclose(found, [math.sqrt(2) * end])

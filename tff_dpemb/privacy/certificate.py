@@ -43,8 +43,8 @@ to_html = certificate_page.to_html
 # What the training loop really draws from (`training.aggregators`,
 # `data.cohorts`): keep these texts and the code the same.
 _NOISE_RANDOMNESS = (
-  "Noise: half the sum of four of TensorFlow's stateless Philox normals in"
-  ' float64, added there and rounded once, keyed for each tensor and round'
+  'Noise: Box-Muller normals in float64, two pairs to a value, from 64-bit'
+  ' uniforms of stateless Philox, added there and rounded once, keyed for each tensor and round'
   ' by 128 fresh bits of the operating system that are never stored.'
 )
 _SLOT_RANDOMNESS = (
