@@ -105,8 +105,8 @@ class SeededGaussianSumQuery(tfp.GaussianSumQuery):
     for index, tensor in enumerate(tf.nest.flatten(sample_state)):
       seed = global_state.noise_seeds[index]
       noise = standard_normal(tf.shape(tensor), seed)
-      noise = tf.where(tf.reduce_all(tf.equal(seed, 0)), missing, noise)
-      fresh.append(stddev * noise)
+      is_missing = tf.reduce_all(tf.equal(seed, 0))
+      fresh.append(tf.where(is_missing, missing, stddev) * noise)
     return fresh
 
   def _event(self, global_state):
