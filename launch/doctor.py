@@ -364,6 +364,14 @@ def render(findings: Iterable[Finding]) -> str:
   metavar='HOST:PORT',
   help='A worker of --executor workers; once for each. Default: two here.',
 )
+@click.option(
+  '--device',
+  'devices',
+  multiple=True,
+  metavar='DEVICE',
+  help='A device of --executor accelerator, as GPU:0 or CPU:0; once for each.'
+  ' Default: every GPU.',
+)
 @click.option('--tls-authority', default='', help='PEM: who both sides trust.')
 @click.option('--tls-certificate', default='', help='PEM: of this side.')
 @click.option('--tls-key', default='', help='PEM: its private key.')
@@ -377,6 +385,7 @@ def doctor(
   deep: bool,
   executor: str | None,
   workers: tuple[str, ...],
+  devices: tuple[str, ...],
   tls_authority: str,
   tls_certificate: str,
   tls_key: str,
@@ -391,6 +400,8 @@ def doctor(
   """
   if workers and executor != 'workers':
     raise click.UsageError('--workers needs --executor workers.')
+  if devices and executor != 'accelerator':
+    raise click.UsageError('--device needs --executor accelerator.')
   findings = examine(deep=deep)
   if executor is not None:
     from launch import executor_check
@@ -398,6 +409,7 @@ def doctor(
     runtime = executor_check.runtime_from_options(
       executor,
       workers,
+      devices=devices,
       tls_authority=tls_authority,
       tls_certificate=tls_certificate,
       tls_key=tls_key,

@@ -20,15 +20,15 @@ from tff_dpemb.training import worker_process
 
 _IMAGE_SHAPE = (28, 28, 1)
 _CLIENTS, _EXAMPLES = 16, 32
-_REMEDY = 'start the workers (`dpemb worker`), then `dpemb doctor --executor'
+_REMEDY = 'do as it says, then `dpemb doctor --executor'
 
 
 def examine(runtime: config.RuntimeConfig) -> list[doctor.Finding]:
   """Returns where a round ran and its speed; a fault where it could not."""
   name = f'executor {runtime.executor}'
   try:
-    with executors.open(runtime) as executor:
-      return _run_rounds(name, executor)
+    with executors.open(runtime):
+      return _run_rounds(name)
   except worker_process.ExecutorError as error:
     return [
       doctor.Finding(
@@ -40,7 +40,7 @@ def examine(runtime: config.RuntimeConfig) -> list[doctor.Finding]:
     ]
 
 
-def _run_rounds(name: str, executor: Any) -> list[doctor.Finding]:
+def _run_rounds(name: str) -> list[doctor.Finding]:
   iterative = _build_process()
   rng = np.random.default_rng(0)
   clients = [
@@ -77,31 +77,20 @@ def _run_rounds(name: str, executor: Any) -> list[doctor.Finding]:
       f' {done / seconds:.0f} examples/s',
     )
   ]
-  return findings + _placement(executor)
+  return findings + _placement()
 
 
-def _placement(executor: Any) -> list[doctor.Finding]:
+def _placement() -> list[doctor.Finding]:
   """Returns a line for each worker or device of the last round."""
   times = executors.last_round()
-  if times is not None:
-    return [
-      doctor.Finding(
-        f'  {place.worker}',
-        doctor.OK,
-        f'{place.clients} virtual clients, {place.examples} examples,'
-        f' {place.examples / max(place.seconds, 1e-9):.0f} examples/s',
-      )
-      for place in times.placement
-    ]
-  placement = executor.last_placement()
   return [
     doctor.Finding(
-      f'  {device}',
+      f'  {place.worker}',
       doctor.OK,
-      f'{count} virtual clients, {count * _EXAMPLES} examples,'
-      f' {count * _EXAMPLES / max(placement.seconds, 1e-9):.0f} examples/s',
+      f'{place.clients} virtual clients, {place.examples} examples,'
+      f' {place.examples / max(place.seconds, 1e-9):.0f} examples/s',
     )
-    for device, count in placement.clients.items()
+    for place in (times.placement if times is not None else ())
   ]
 
 
@@ -128,17 +117,26 @@ def _build_process():
 
 
 def runtime_from_options(
-  executor: str, workers: tuple[str, ...], **files: str | bool | int
+  executor: str, workers: tuple[str, ...], **others: Any
 ) -> config.RuntimeConfig:
   """Returns the runtime that command-line options ask for.
 
   Without addresses, `workers` starts two on this machine.
+
+  Args:
+    executor: As `runtime.executor` of a page.
+    workers: As `runtime.workers`.
+    **others: Other keys of `[runtime]`.
+
+  Raises:
+    ConfigError: As for a page.
   """
-  runtime = config.RuntimeConfig(
-    executor=executor,
-    workers=workers,
-    **files,
+  if executor == 'workers' and not workers:
+    others.setdefault('processes', 2)
+  page = config.from_mapping(
+    {
+      'name': 'doctor',
+      'runtime': {'executor': executor, 'workers': list(workers), **others},
+    }
   )
-  if executor == 'workers' and not workers and not runtime.processes:
-    runtime = runtime.model_copy(update={'processes': 2})
-  return runtime
+  return page.runtime

@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from tff_dpemb.privacy import guarantee
+
 _DEFAULT_LEDGER = 'runs/ledger.sqlite'
 _VERIFICATION_FAILED = 5
 
@@ -158,7 +160,6 @@ def plan(
 
 def _tuning_costs(row: Any, runs: int) -> dict[str, float | None]:
   """Returns epsilon of each way to choose among runs of a planning row."""
-  from tff_dpemb.privacy import guarantee
   from tff_dpemb.privacy import tuning
 
   found = tuning.costs(
@@ -203,7 +204,6 @@ def ledger_show(
   Example:
     dpemb ledger show --population glyphs --delta 1e-5 --entries
   """
-  from tff_dpemb.privacy import guarantee
   from tff_dpemb.privacy import ledger as ledger_lib
 
   with ledger_lib.Ledger.open(url, create=False) as book:
@@ -323,6 +323,13 @@ def ledger_export(url: str, population: str | None, composed: bool) -> None:
 @click.argument('population')
 @click.option('--epsilon', type=float, help='Set it to this.')
 @click.option('--delta', type=float, help='Set it to this.')
+@click.option(
+  '--adjacency',
+  type=click.Choice([a.value for a in guarantee.Adjacency]),
+  default=guarantee.Adjacency.ADD_OR_REMOVE_ONE.value,
+  show_default=True,
+  help='Relation that the budget speaks of; fixed-size pages have replace-one.',
+)
 @click.option('--replace', is_flag=True, help='Change a budget that is set.')
 @click.option('--approved-by', default='', help='Who allowed it; recorded.')
 def ledger_budget(
@@ -330,6 +337,7 @@ def ledger_budget(
   population: str,
   epsilon: float | None,
   delta: float | None,
+  adjacency: str,
   replace: bool,
   approved_by: str,
 ) -> None:
@@ -342,7 +350,6 @@ def ledger_budget(
   Example:
     dpemb ledger budget glyphs --epsilon 8 --delta 1e-5 --approved-by dpo
   """
-  from tff_dpemb.privacy import guarantee
   from tff_dpemb.privacy import ledger as ledger_lib
 
   if (epsilon is None) != (delta is None):
@@ -352,7 +359,7 @@ def ledger_budget(
     if epsilon is not None and delta is not None:
       book.set_budget(
         population,
-        guarantee.Budget(epsilon, delta),
+        guarantee.Budget(epsilon, delta, guarantee.Adjacency(adjacency)),
         replace=replace,
         approved_by=approved_by,
       )

@@ -2,8 +2,10 @@
 
 import contextlib
 import functools
+import hmac
 import json
 import pathlib
+import secrets
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -26,7 +28,9 @@ from tff_dpemb.models import embedding_model
 from tff_dpemb.pipelines import assessment
 from tff_dpemb.pipelines import publish
 from tff_dpemb.privacy import certificate
+from tff_dpemb.privacy import certificate_ledger
 from tff_dpemb.privacy import certificate_page
+from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy import plan as plan_lib
 
 Run = run_directory.RunDirectory
@@ -227,6 +231,17 @@ def synthesize(run: Run) -> None:
   settings = run.config.synthesis
   plan = stages.private_plan(run)
   delta = settings.delta if settings.delta is not None else plan.delta
+  if not 0 < delta < 1 / private.num_users:
+    raise stages.StageError(
+      f'synthesis.delta must be in (0, 1 / {private.num_users} users), got'
+      f' {delta}; nothing was charged.'
+    )
+  if plan.adjacency is not guarantee.Adjacency.ADD_OR_REMOVE_ONE:
+    raise stages.StageError(
+      'privacy.adjacency must be add-or-remove-one for a synthetic set, whose'
+      f' noise is made for that relation, got {plan.adjacency.value} (of sampler'
+      f' {run.config.privacy.sampler!r}); nothing was charged.'
+    )
   restricted = run.make_restricted() / settings.release
   release = f'{run.config.name}/{settings.release}'
   with contextlib.ExitStack() as stack:
@@ -245,7 +260,12 @@ def synthesize(run: Run) -> None:
         adjacency=plan.adjacency,
         config_digest=run.config.digest(),
         code_revision=revision.code_revision(),
-        details={'part': release_id, 'data_digest': private.digest},
+        details={
+          'part': release_id,
+          'data_digest': private.digest,
+          certificate_ledger.DELTA: delta,
+          certificate_ledger.POPULATION_SIZE: private.num_users,
+        },
         lease=lease,
       )
 
@@ -288,7 +308,7 @@ def synthesize(run: Run) -> None:
           plan_digest=result.manifest['plan_digest'],
           config_digest=run.config.digest(),
           code_revision=revision.code_revision(),
-          data_digest=private.digest,
+          data_digest=_blinded(run, private.digest),
           lock_digest=revision.lock_digest(),
         ),
         population_size=private.num_users,
@@ -379,7 +399,7 @@ def _training_certificate(run, ledger, trained, artifact_digest):
       artifact_digest=artifact_digest,
       config_digest=run.config.digest(),
       code_revision=revision.code_revision(),
-      data_digest=trained['private_store'],
+      data_digest=_blinded(run, trained['private_store']),
       lock_digest=revision.lock_digest(),
     ),
     rounds_completed=trained['rounds'],
@@ -396,6 +416,19 @@ def _training_certificate(run, ledger, trained, artifact_digest):
     code_revision=revision.code_revision(),
   )
   return document
+
+
+def _blinded(run: Run, digest: str) -> str:
+  """Returns a digest of private data that only its owner can check.
+
+  The plain one would tell who knows all users but one whether a guess of that
+  one's images is right. The key stays in the restricted folder.
+  """
+  path = run.make_restricted() / 'provenance.key'
+  if not path.exists():
+    artifacts.atomic_write_bytes(path, secrets.token_bytes(32))
+    path.chmod(0o600)
+  return hmac.digest(path.read_bytes(), digest.encode(), 'sha256').hex()
 
 
 def _audits(run: Run, what: str) -> list[dict[str, Any]]:

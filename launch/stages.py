@@ -24,6 +24,7 @@ from tff_dpemb.data.sources import glyphs
 from tff_dpemb.evaluation import retrieval
 from tff_dpemb.evaluation import verification
 from tff_dpemb.models import embedding_model
+from tff_dpemb.privacy import certificate_ledger
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy import leases as leases_lib
 from tff_dpemb.privacy import ledger as ledger_lib
@@ -289,24 +290,42 @@ def open_ledger(run: Run) -> Iterator[ledger_lib.Ledger]:
 
   A budget that is there already holds, whatever the page says: it is changed
   by `dpemb ledger budget --replace`, which records who allowed it.
+
+  Raises:
+    LedgerDamagedError: It is not as it was written: nothing may be charged.
+    StageError: The budget's delta says nothing for so many users.
   """
   run.runs.mkdir(parents=True, exist_ok=True)
   with ledger_lib.Ledger.open(run.ledger_url) as ledger:
-    settings = run.config.privacy
-    asked = settings.budget_epsilon
-    if asked is not None:
-      held = ledger.budget(settings.population)
-      if held is None:
-        budget = guarantee.Budget(asked, private_plan(run).delta)
-        ledger.set_budget(settings.population, budget)
-      elif held.epsilon != asked:
-        click.echo(
-          f'note: the budget of population {settings.population!r} is epsilon'
-          f" {held.epsilon:g}, not the page's {asked:g}; it is changed by"
-          ' `dpemb ledger budget --replace`.',
-          err=True,
-        )
+    certificate_ledger.refuse_damaged(ledger)
+    _hold_budget(run, ledger)
     yield ledger
+
+
+def _hold_budget(run: Run, ledger: ledger_lib.Ledger) -> None:
+  settings = run.config.privacy
+  asked, held = settings.budget_epsilon, ledger.budget(settings.population)
+  if asked is None and held is None:
+    return
+  plan = private_plan(run)
+  if held is None:
+    if asked is not None:
+      budget = guarantee.Budget(asked, plan.delta, plan.adjacency)
+      ledger.set_budget(settings.population, budget)
+    return
+  if held.delta >= 1 / plan.population:
+    raise StageError(
+      f'the budget of population {settings.population!r} must have a delta'
+      f' below 1 / {plan.population} users, at which it could give one user away,'
+      f' got {held.delta:g}; set it with `dpemb ledger budget --replace`.'
+    )
+  if asked is not None and held.epsilon != asked:
+    click.echo(
+      f'note: the budget of population {settings.population!r} is epsilon'
+      f" {held.epsilon:g}, not the page's {asked:g}; it is changed by"
+      ' `dpemb ledger budget --replace`.',
+      err=True,
+    )
 
 
 def model_release(run: Run) -> str:

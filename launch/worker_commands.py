@@ -72,7 +72,13 @@ def worker(
 async def _serve(
   gateway: worker_gateway.Gateway, host: str, protection: str
 ) -> None:
-  await gateway.start()
+  try:
+    await gateway.start()
+  except OSError as error:
+    raise worker_process.ExecutorError(
+      '--listen must be a free port on an address of this machine, got'
+      f' {host!r} ({error.strerror or error}).'
+    ) from error
   shown = f'[{host}]' if ':' in host else host
   click.echo(f'worker ready on {shown}:{gateway.port} ({protection})')
   try:

@@ -185,6 +185,24 @@ class RuntimeConfig(_Section):
   tls_key: str = ''
   insecure_network: bool = False  # a mesh or VPN protects the network
 
+  @pydantic.model_validator(mode='after')
+  def _check_workers(self) -> 'RuntimeConfig':
+    for address in self.workers:
+      host, _, port = address.rpartition(':')
+      if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f'workers must be host:port each, got {address!r}')
+    if self.executor == 'workers' and not (self.workers or self.processes):
+      raise ValueError(
+        'workers must name a worker, or processes be at least 1, for executor'
+        " 'workers'"
+      )
+    named = [self.tls_authority, self.tls_certificate, self.tls_key]
+    if any(named) and not all(named):
+      raise ValueError(
+        'tls_authority, tls_certificate and tls_key must be given together'
+      )
+    return self
+
 
 class RunConfig(_Section):
   """One run page: every stage of one run."""

@@ -10,6 +10,7 @@ no file, so nothing is left behind however the program ends.
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import signal
@@ -65,6 +66,9 @@ def enter_own_network() -> None:
     OSError: The kernel or the container forbids it.
   """
   user, group = os.getuid(), os.getgid()
+  if user == _overflow_uid():
+    # Whom the namespace does not know would look like ourselves: see `offer`.
+    raise OSError(errno.EPERM, 'nobody cannot be told from others')
   libc = ctypes.CDLL(None, use_errno=True)
   if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET):
     raise OSError(ctypes.get_errno(), 'unshare')
@@ -80,6 +84,12 @@ def enter_own_network() -> None:
     answer = fcntl.ioctl(device, _SIOCGIFFLAGS, request)
     flags = struct.unpack('16sh14x', answer)[1] | _IFF_UP
     fcntl.ioctl(device, _SIOCSIFFLAGS, struct.pack('16sh14x', b'lo', flags))
+
+
+def _overflow_uid() -> int:
+  """Returns the user that those of other namespaces are shown as."""
+  with open('/proc/sys/kernel/overflowuid', encoding='ascii') as file:
+    return int(file.read())
 
 
 def offer(listener: socket.socket, port: int) -> None:

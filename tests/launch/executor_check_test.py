@@ -41,7 +41,7 @@ def test_an_absent_worker_is_a_fault_with_a_remedy(monkeypatch):
   )
   assert finding.status == 'FAULT'
   assert 'worker 127.0.0.1:9 must answer within' in finding.detail
-  assert 'dpemb worker' in finding.remedy
+  assert 'dpemb worker' in finding.detail
 
 
 def test_an_unprotected_address_is_a_fault(capsys, monkeypatch):

@@ -126,6 +126,46 @@ def test_held_out_users_without_the_classes_are_found_before_the_charge(run):
   assert _draws(run) == []
 
 
+def _with(run, section, **changes):
+  """The run with another page."""
+  content = run.config.model_dump(mode='json')
+  content[section].update(changes)
+  page = config.from_mapping(content)
+  return run_directory.RunDirectory(page, runs=run.runs)
+
+
+def test_a_delta_that_gives_a_user_away_is_found_before_the_charge(run):
+  other = _with(run, 'synthesis', delta=0.5)
+  with pytest.raises(stages.StageError, match='synthesis.delta must be in'):
+    publish_stages.synthesize(other)
+  assert _draws(run) == []
+
+
+def test_another_adjacency_is_found_before_the_charge(run):
+  """A synthetic set's noise is made for add-or-remove-one alone."""
+  other = _with(
+    run,
+    'privacy',
+    sampler='fixed-size',
+    adjacency='replace-one-user',
+    share_virtual_clients=True,
+  )
+  with pytest.raises(stages.StageError, match='must be add-or-remove-one'):
+    publish_stages.synthesize(other)
+  assert _draws(run) == []
+
+
+def test_a_published_digest_of_private_data_is_its_owners_alone(run):
+  digest = user_store.UserStore.open(run.store('private')).digest
+  blinded = publish_stages._blinded(run, digest)
+  assert blinded != digest
+  assert len(blinded) == 64
+  assert publish_stages._blinded(run, digest) == blinded
+  assert publish_stages._blinded(run, 'e' * 64) != blinded
+  (run.restricted / 'provenance.key').unlink()
+  assert publish_stages._blinded(run, digest) != blinded
+
+
 def test_an_audit_that_contradicts_is_found_before_the_charge(run):
   (run.root / 'audit').mkdir()
   artifacts.atomic_write_json(

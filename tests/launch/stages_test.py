@@ -1,5 +1,7 @@
 """What a round is charged, and when a run may not go on."""
 
+import sqlite3
+
 import numpy as np
 import pytest
 from dp_accounting import dp_event
@@ -8,6 +10,7 @@ from launch import run_directory
 from launch import stages
 from tff_dpemb import config
 from tff_dpemb.data import user_store
+from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy import ledger as ledger_lib
 from tff_dpemb.privacy import plan as plan_lib
 
@@ -241,3 +244,60 @@ def test_data_of_another_population_are_refused_and_no_budget_is_set(tmp_path):
   stages.check_population(
     _run_without_public_images(tmp_path, pretraining=False, population='faces')
   )
+
+
+def _run_of(tmp_path, **privacy):
+  """A run of 40 private users."""
+  with user_store.StoreWriter(
+    tmp_path / 'data' / 'private',
+    name='private',
+    image_shape=(4, 4, 1),
+    label_names={'identity': ['a']},
+  ) as writer:
+    for user in range(40):
+      images = np.full([1, 4, 4, 1], user, np.uint8)
+      writer.add_user(f'{user}', images, {'identity': 0})
+  page = config.from_mapping(
+    {
+      'name': 'some',
+      'data': {'directory': str(tmp_path / 'data')},
+      'privacy': _PAGE | privacy,
+      'training': {'rounds': 3},
+    }
+  )
+  return run_directory.RunDirectory(page, runs=tmp_path / 'runs')
+
+
+def test_nothing_is_charged_on_a_ledger_that_was_edited(tmp_path):
+  run = _run_of(tmp_path, budget_epsilon=0.01)
+  with stages.open_ledger(run):
+    pass
+  connection = sqlite3.connect(run.runs / 'ledger.sqlite')
+  for (trigger,) in connection.execute(
+    "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+  ).fetchall():
+    connection.execute(f'DROP TRIGGER {trigger}')
+  connection.execute("UPDATE entries SET details = '{}'")
+  connection.commit()
+  connection.close()
+  with pytest.raises(
+    ledger_lib.LedgerDamagedError, match='nothing was charged'
+  ):
+    with stages.open_ledger(run):
+      pass
+
+
+def test_a_budget_has_the_adjacency_of_the_page(tmp_path):
+  run = _run_of(tmp_path, budget_epsilon=2.0, sampler='fixed-size')
+  with stages.open_ledger(run) as ledger:
+    assert ledger.budget('glyphs').adjacency.value == 'replace-one-user'
+
+
+def test_a_budget_at_a_useless_delta_is_refused(tmp_path):
+  run = _run_of(tmp_path)
+  run.runs.mkdir(exist_ok=True)
+  with ledger_lib.Ledger.open(run.ledger_url) as ledger:
+    ledger.set_budget('glyphs', guarantee.Budget(4.0, 0.5))
+  with pytest.raises(stages.StageError, match='a delta below 1 / 40 users'):
+    with stages.open_ledger(run):
+      pass

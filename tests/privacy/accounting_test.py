@@ -298,3 +298,16 @@ def test_guarantee_survives_json():
       event, delta=1e-6, adjacency=_ADD_REMOVE
     )
     assert guarantee.Guarantee.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize('multiplier', [1e-308, 1e-200, 1e308])
+def test_what_cannot_be_represented_is_no_guarantee_and_no_crash(multiplier):
+  """Such an entry in a ledger must not bar all that come after it."""
+  found = accounting.guarantee_of_event(
+    dp_event.GaussianDpEvent(multiplier),
+    delta=1e-5,
+    adjacency=guarantee.Adjacency.ADD_OR_REMOVE_ONE,
+  )
+  assert found.epsilon >= 0
+  if multiplier < 1:
+    assert found.epsilon == math.inf

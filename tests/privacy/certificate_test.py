@@ -120,6 +120,56 @@ def _for_synthesis(book, **changes):
   )
 
 
+def test_a_synthetic_certificate_is_bound_to_what_was_charged(book):
+  """A smaller population or a larger delta would give a smaller epsilon."""
+  details = {'delta': _PLAN.delta, 'population_size': 5000}
+  changed = {'release': 'quick/other', 'population_size': 50, 'delta': 0.01}
+  _charge(
+    book, None, release='quick/other', event=_RELEASE_EVENT, details=details
+  )
+  right = _for_synthesis(book, release='quick/other')
+  assert certificate_lib.verify(right, ledger=book) == []
+  forged = _for_synthesis(book, **changed)
+  assert forged['accounting']['epsilon'] < right['accounting']['epsilon']
+  assert certificate_lib.verify(forged) == []
+  assert any(
+    'was charged at' in problem
+    for problem in certificate_lib.verify(forged, ledger=book)
+  )
+
+
+def test_a_synthetic_set_is_for_one_adjacency(book):
+  with pytest.raises(certificate_lib.CertificateError, match='must be add-or-'):
+    _for_synthesis(book, adjacency=guarantee.Adjacency.REPLACE_ONE)
+
+
+def test_draws_under_another_adjacency_are_found(tmp_path):
+  with ledger_lib.Ledger.open(tmp_path / 'other.sqlite') as other:
+    _charge(
+      other,
+      None,
+      release='quick/synthetic',
+      event=_RELEASE_EVENT,
+      adjacency=guarantee.Adjacency.REPLACE_ONE,
+    )
+    content = _for_synthesis(other)
+    problems = certificate_lib.verify(content, ledger=other)
+  assert any('charged under adjacency.relation' in p for p in problems)
+
+
+def test_a_released_artefact_is_that_of_the_certificate(book):
+  book.record_release(
+    population='glyphs', release='quick/model', run='quick', digest='c' * 64
+  )
+  right = _for_training(book, artifact_digest='c' * 64)
+  assert certificate_lib.verify(right, ledger=book) == []
+  for changes in ({'artifact_digest': 'd' * 64}, {}):
+    (problem,) = certificate_lib.verify(
+      _for_training(book, **changes), ledger=book
+    )
+    assert 'this is another artefact' in problem
+
+
 def test_a_model_certificate_states_the_run_as_executed(book):
   content = _for_training(book)
   assert certificate_lib.verify(content, ledger=book) == []

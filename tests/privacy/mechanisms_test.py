@@ -359,3 +359,16 @@ def test_json_with_a_field_missing_is_refused(mechanism):
       guarantee.PlanError, match=f'{name}.* must|must .*{name}'
     ):
       mechanisms.from_json(less)
+
+
+@pytest.mark.parametrize(
+  ('clip', 'noise', 'message'),
+  [
+    (1e-13, 1.0, 'clip_norm must be finite and >= 1e-12'),
+    (1.0, 1e-308, 'noise_multiplier must be finite and >= 1e-09'),
+    (1.0, 5e-10, 'noise_multiplier must be finite and >= 1e-09'),
+  ],
+)
+def test_numbers_too_small_for_arithmetic_are_refused(clip, noise, message):
+  with pytest.raises(guarantee.PlanError, match=message):
+    mechanisms.FixedClipGaussian(clip, noise)

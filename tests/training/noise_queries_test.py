@@ -305,3 +305,14 @@ def test_noise_reaches_as_far_as_two_pairs_do(monkeypatch):
   found = noise_queries.standard_normal([1], tf.constant([1, 1], tf.int64))
   end = math.sqrt(2 * 65 * math.log(2))
   np.testing.assert_allclose(found, [math.sqrt(2) * end])
+
+
+@pytest.mark.parametrize(('clip', 'expected'), [(1e-21, 0.0), (1e-12, 1.0)])
+def test_a_clip_norm_that_float32_cannot_hold_to_lets_nothing_pass(
+  clip, expected
+):
+  """The squares of 9e-19 are lost: it would leave as it is, 900 clip norms."""
+  query = noise_queries.SeededGaussianSumQuery(clip, 1.0, tensors=1)
+  record = [tf.constant([9e-19 if clip < 1e-15 else 9e-6])]
+  (kept,), _ = query.preprocess_record_impl(tf.constant(clip), record)
+  np.testing.assert_allclose(kept / clip, [expected], rtol=1e-5)

@@ -316,7 +316,8 @@ def test_fixed_size_draws_exactly_so_many(store):
 def test_the_next_cohort_is_read_while_a_round_runs():
   began = [threading.Event() for _ in range(3)]
 
-  def read(number):
+  def read(number, stop):
+    del stop
     began[number].set()
     if number == 2:
       raise OSError('the disk is gone')

@@ -123,6 +123,26 @@ def _answer(
   cross_check: bool,
 ) -> guarantee.Guarantee:
   """Returns the guarantee of (event text, times) pairs."""
+  try:
+    return _compute(key, delta, adjacency, grid_points, cross_check)
+  except ArithmeticError as error:
+    reason = f'The accountants cannot represent this event ({error}).'
+    return guarantee.Guarantee(
+      math.inf,
+      delta=delta,
+      adjacency=adjacency,
+      accountant='none',
+      warnings=(reason,),
+    )
+
+
+def _compute(
+  key: tuple[tuple[str, int], ...],
+  delta: float,
+  adjacency: guarantee.Adjacency,
+  grid_points: int,
+  cross_check: bool,
+) -> guarantee.Guarantee:
   counts = tuple((events.from_json(json.loads(text)), n) for text, n in key)
   result = functools.partial(
     guarantee.Guarantee, delta=delta, adjacency=adjacency

@@ -238,6 +238,11 @@ def build_for_synthesis(
   counts = charged.ledger.draw_counts(
     population=charged.population, run=charged.run, release=charged.release
   )
+  if adjacency is not guarantee_lib.Adjacency.ADD_OR_REMOVE_ONE:
+    raise CertificateError(
+      'adjacency must be add-or-remove-one for a synthetic set, whose noise is'
+      f' made for that relation, got {adjacency.value}.'
+    )
   if not counts:
     raise CertificateError(
       f'the ledger must hold draws of release {charged.release!r} of run'

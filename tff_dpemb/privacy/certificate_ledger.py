@@ -12,6 +12,10 @@ from tff_dpemb.privacy import plan as plan_lib
 
 TOLERANCE = 1e-6  # Relative; the accounting is deterministic.
 
+# In the details of a synthetic set's draws: what epsilon is stated for.
+DELTA = 'delta'
+POPULATION_SIZE = 'population_size'
+
 
 def refuse_damaged(ledger: ledger_lib.Ledger) -> None:
   """Refuses a ledger that is not as it was written: draws may be missing.
@@ -22,9 +26,9 @@ def refuse_damaged(ledger: ledger_lib.Ledger) -> None:
   found = ledger.verify()
   if found:
     raise ledger_lib.LedgerDamagedError(
-      'a certificate needs a ledger that is whole, got:'
+      'the ledger must be as it was written, or draws may be missing, got:'
       f' {found[0]} Run `dpemb ledger verify` for all {len(found)} problems and'
-      ' restore the ledger from a copy; nothing was certified.'
+      ' restore the ledger from a copy; nothing was charged or certified.'
     )
 
 
@@ -97,8 +101,11 @@ def problems(
     kind='draw',
   )
   mechanism = content['mechanism']
+  found += _relations_differ(content, entries)
+  found += _artifact_in_ledger(content, ledger)
   if content['kind'] == 'model':
     return found + _model_in_ledger(content, entries)
+  found += _setting_differs(content, entries)
   certified: dict[str, int] = {}
   in_ledger: dict[str, int] = {}
   try:
@@ -114,6 +121,53 @@ def problems(
   if sum(certified.values()) == len(entries) and certified != in_ledger:
     found.append('ledger: the draws of this release are other events.')
   return found
+
+
+def _relations_differ(content, entries) -> list[str]:
+  """Checks that the draws were charged under the certified adjacency."""
+  stated = content['adjacency']['relation']
+  return [
+    f'ledger: entry {entry.sequence} must be charged under adjacency.relation'
+    f' {stated!r}, it is under {entry.adjacency.value!r}.'
+    for entry in entries
+    if entry.adjacency.value != stated
+  ][:1]
+
+
+def _setting_differs(content, entries) -> list[str]:
+  """Checks what the draws of a synthetic set were charged for."""
+  stated = {
+    DELTA: content['accounting']['delta'],
+    POPULATION_SIZE: content['sampling']['population'],
+  }
+  return [
+    f'ledger: entry {entry.sequence} was charged at {key} {entry.details[key]},'
+    f' the certificate says {value}.'
+    for entry in entries
+    for key, value in stated.items()
+    if key in entry.details and entry.details[key] != value
+  ][:1]
+
+
+def _artifact_in_ledger(content, ledger) -> list[str]:
+  """Checks that what was released is what the certificate is about."""
+  released = [
+    entry.details.get('artifact_digest')
+    for entry in ledger.entries(
+      population=content['composition']['population'],
+      run=content['run'],
+      release=content['release'],
+      kind='release',
+    )
+  ]
+  provenance = content['provenance']
+  own = {provenance['artifact_digest'], *provenance['artifacts'].values()}
+  if released and not own & set(released):
+    return [
+      'ledger: provenance must name a file, or a digest of all files, that the'
+      ' ledger says was released; this is another artefact.'
+    ]
+  return []
 
 
 def too_small(stated: Any, least: float, reason: str) -> list[str]:

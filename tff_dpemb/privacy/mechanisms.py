@@ -33,6 +33,11 @@ from tff_dpemb.privacy import guarantee
 # clients: arXiv 1905.03871, section 3, and TFF's default.
 CLIPPED_COUNT_SHARE = 0.05
 
+# Below it, float32 may lose a norm to underflow. Below the other one, epsilon
+# is beyond 10^17 and accountants overflow.
+SMALLEST_CLIP_NORM = 1e-12
+_SMALLEST_MULTIPLIER = 1e-9
+
 
 def sensitivity_multiple(
   adjacency: guarantee.Adjacency, *, shares_virtual_client: bool = True
@@ -60,7 +65,12 @@ class _ClippedSum:
 
   def __post_init__(self):
     checks.above('clip_norm', self.clip_norm, 0)
+    checks.at_least('clip_norm', self.clip_norm, SMALLEST_CLIP_NORM)
     checks.at_least('noise_multiplier', self.noise_multiplier, 0)
+    if self.noise_multiplier > 0:  # None at all is a choice; less is a slip.
+      checks.at_least(
+        'noise_multiplier', self.noise_multiplier, _SMALLEST_MULTIPLIER
+      )
 
   @property
   def value_noise_multiplier(self) -> float:

@@ -324,7 +324,11 @@ class _Round:
     running = [
       self._pool.submit(run, number, slot) for number, slot in enumerate(used)
     ]
-    futures.wait(running)
+    try:
+      futures.wait(running)
+    except BaseException:  # Ctrl-C: no slot takes another client.
+      failed.set()
+      raise
     sums = [future.result() for future in running]
     placement = []
     for device in self._devices:

@@ -40,8 +40,9 @@ class Tls:
     """Returns what the coordinator's side of a gRPC channel needs.
 
     Raises:
-      ChannelError: A file cannot be read.
+      ChannelError: As of `worker_context`.
     """
+    self.worker_context()  # gRPC would say nothing of a wrong file.
     return grpc.ssl_channel_credentials(
       _read(self.authority), _read(self.key), _read(self.certificate)
     )

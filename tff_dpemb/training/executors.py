@@ -90,6 +90,7 @@ class ExecutorContext(tff.framework.SyncContext):
     return result
 
   def _invoke_whole(self, comp, arg):
+    self.last_round = None
     for losses in range(_MOST_LOSSES + 1):
       worker, connection = self._pool.any_worker()
       if connection not in self._whole:

@@ -82,6 +82,17 @@ class SeededGaussianSumQuery(tfp.GaussianSumQuery):
       tf.zeros([self._tensors, 2], tf.int64),
     )
 
+  def preprocess_record_impl(self, params, record):
+    """Clips; all is zero at a clip norm whose square float32 may lose."""
+    clipped, norm = super().preprocess_record_impl(params, record)
+    tensors = tf.nest.flatten(clipped)
+    kept = tf.cond(
+      params >= mechanisms.SMALLEST_CLIP_NORM,
+      lambda: [tf.identity(tensor) for tensor in tensors],
+      lambda: [tf.zeros_like(tensor) for tensor in tensors],
+    )
+    return tf.nest.pack_sequence_as(clipped, kept), norm
+
   def get_noised_result(self, sample_state, global_state):
     noised = [
       _add(tensor, noise)

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import pathlib
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
@@ -174,12 +175,16 @@ def train(
   if number and _is_due(number, training):  # Killed before it was evaluated?
     on_evaluate(number, _backbone_weights(state, pure))
 
-  def read(number: int) -> _Cohort:
+  def read(number: int, stop: threading.Event) -> _Cohort:
     start = time.monotonic()
     slots = draw_slots(
       plan, training, rng, round_number=number, schedule_key=schedule_key
     )
-    data = [client_data(store, users, training, rng) for users in slots]
+    data = []
+    for users in slots:
+      if stop.is_set():
+        raise futures.CancelledError
+      data.append(client_data(store, users, training, rng))
     return _Cohort(slots, data, time.monotonic() - start)
 
   with _ReadAhead(read, number, training.rounds) as read_ahead:
@@ -226,11 +231,18 @@ class _ReadAhead:
   """Reads the next round's cohort in a thread while one is trained on.
 
   Cohorts of two rounds are in memory then. One that is read and never used,
-  because the run stops, costs nothing: no noise was drawn for it.
+  because the run stops, costs nothing: no noise was drawn for it. `read` is
+  told by an event when nobody waits for it any more.
   """
 
-  def __init__(self, read: Callable[[int], _Cohort], number: int, rounds: int):
+  def __init__(
+    self,
+    read: Callable[[int, threading.Event], _Cohort],
+    number: int,
+    rounds: int,
+  ):
     self._read, self._numbers = read, iter(range(number, rounds))
+    self._stop = threading.Event()
     self._thread = futures.ThreadPoolExecutor(1, 'read-ahead')
     self._next: futures.Future[_Cohort] | None = None
 
@@ -239,6 +251,7 @@ class _ReadAhead:
     return self
 
   def __exit__(self, *unused) -> None:
+    self._stop.set()
     self._thread.shutdown(cancel_futures=True)
 
   def take(self) -> _Cohort:
@@ -253,7 +266,7 @@ class _ReadAhead:
     number = next(self._numbers, None)
     self._next = None
     if number is not None:
-      self._next = self._thread.submit(self._read, number)
+      self._next = self._thread.submit(self._read, number, self._stop)
 
 
 def draw_slots(

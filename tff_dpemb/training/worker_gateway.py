@@ -6,7 +6,7 @@ it was given and has proved who it is.
 """
 
 import asyncio
-import contextlib
+import itertools
 import logging
 import ssl
 
@@ -14,6 +14,7 @@ from tff_dpemb.training import worker_process
 
 _CHUNK_BYTES = 1 << 18
 _POLL_SECONDS = 0.5
+_POLLS_A_PROBE = 10
 _log = logging.getLogger(__name__)
 
 
@@ -39,6 +40,8 @@ class Gateway:
     self._worker = worker
     self._host, self._wanted_port, self._context = host, port, context
     self._server: asyncio.Server | None = None
+    self._connections = 0
+    self._is_used = False  # By a coordinator that is gone.
 
   @property
   def port(self) -> int:
@@ -60,12 +63,30 @@ class Gateway:
     )
 
   async def keep(self) -> None:
-    """Starts the worker again whenever it ends; returns never."""
-    while True:
+    """Starts the worker again whenever it must be; returns never.
+
+    That is when it ended, when what leads to it ended, and when the last
+    coordinator is gone: TFF's worker would keep what it was sent, private data
+    included, and go on computing.
+    """
+    for poll in itertools.count(1):
       await asyncio.sleep(_POLL_SECONDS)
       if not self._worker.is_alive():
         _log.warning('the TFF worker ended; it is started again.')
-        self._worker.restart()
+      elif poll % _POLLS_A_PROBE == 0 and not await self._is_reachable():
+        _log.warning('the TFF worker is cut off; it is started again.')
+      elif self._connections or not self._is_used:
+        continue
+      self._is_used = False
+      self._worker.restart()
+
+  async def _is_reachable(self) -> bool:
+    try:
+      _, writer = await self._connect()
+    except OSError:
+      return False
+    writer.close()
+    return True
 
   async def stop(self) -> None:
     """Stops listening; connections end with the worker."""
@@ -74,12 +95,18 @@ class Gateway:
       await self._server.wait_closed()
 
   async def _join(self, reader, writer) -> None:
-    with contextlib.suppress(OSError):
+    self._connections += 1
+    try:
       inner_reader, inner_writer = await self._connect()
+      self._is_used = True
       await asyncio.gather(
         _forward(reader, inner_writer), _forward(inner_reader, writer)
       )
-    writer.close()
+    except (OSError, asyncio.CancelledError):
+      pass  # One side is gone, or we stop.
+    finally:
+      self._connections -= 1
+      writer.close()
 
   async def _connect(self):
     target = self._worker.target

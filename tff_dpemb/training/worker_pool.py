@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import heapq
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from tff_dpemb.training import worker_process
 
 _START_SECONDS = 60.0
 _REJOIN_SECONDS = 2.0
+_CHECK_SECONDS = 10.0
 _MOST_ATTEMPTS = 4  # of one client's share, before it is taken as the cause
 
 
@@ -102,7 +104,15 @@ class PoolWorker:
         ),
       )
       if process is None:
-        connection.check()
+        # One that is busy with what it was asked before may never answer.
+        timer = threading.Timer(
+          max(deadline_seconds, _CHECK_SECONDS), connection.abandon
+        )
+        timer.start()
+        try:
+          connection.check()
+        finally:
+          timer.cancel()
     except BaseException:
       connection.abandon()
       raise
@@ -164,7 +174,7 @@ class WorkerPool:
       NoWorkersError: All are missing.
       WorkerRefused: One computes something else.
     """
-    missing = self._join(self._workers, deadline_seconds)
+    missing = self._join(self._workers, deadline_seconds, may_refuse=True)
     if len(missing) == len(self._workers):
       raise NoWorkersError(' '.join(missing))
     return missing
@@ -298,20 +308,33 @@ class WorkerPool:
       )
     return partial, times, time.monotonic() - start
 
-  def _join(self, workers, deadline_seconds: float) -> list[str]:
-    """Connects workers, all at once; returns why some cannot be."""
+  def _join(
+    self, workers, deadline_seconds: float, *, may_refuse: bool = False
+  ) -> list[str]:
+    """Connects workers, all at once; returns why some cannot be.
+
+    One that computes something else is refused at the start of a run, with
+    `may_refuse`; later it is missing, and the others go on.
+    """
     futures = [
       self._threads.submit(worker.connect, deadline_seconds=deadline_seconds)
       for worker in workers
     ]
-    missing = []
+    missing: list[str] = []
+    refused: Exception | None = None
     for worker, future in zip(workers, futures, strict=True):
       try:
         future.result()
+      except remote_worker.WorkerRefused as error:
+        if may_refuse:
+          refused = error
+        missing.append(str(error))
       except remote_worker.WorkerLost as error:
         missing.append(str(error))
         if worker.process is not None:
           self.lose(worker)
+    if refused is not None:
+      raise refused
     return missing
 
   def _no_workers(self) -> NoWorkersError:
