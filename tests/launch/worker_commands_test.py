@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import psutil
@@ -159,6 +160,53 @@ def test_the_worker_comes_back_and_ends_with_its_program():
     executors.workers([address], start_seconds=0.5),
   ):
     pass
+
+
+def _other_child(parent, known):
+  """Returns the worker that took the place of a known one."""
+  deadline = time.monotonic() + 30
+  while time.monotonic() < deadline:
+    for child in parent.children():
+      if child.pid != known.pid and child.status() != psutil.STATUS_ZOMBIE:
+        return child
+    time.sleep(0.05)
+  raise AssertionError('the worker was not started again')
+
+
+def test_a_worker_forgets_a_coordinator_that_is_gone():
+  """TFF's worker would keep what it was sent, and go on computing."""
+  with _worker() as (program, address):
+    parent = psutil.Process(program.pid)
+    (first,) = parent.children()
+    with executors.workers([address]):
+      assert _double(1) == 2
+      assert first.is_running()  # Not while somebody is connected.
+    second = _other_child(parent, first)
+    with executors.workers([address]):
+      assert _double(2) == 4
+      assert second.is_running()
+
+
+def test_a_worker_that_is_cut_off_is_started_again():
+  """What leads to a sealed worker is a process of its own."""
+  with _worker() as (program, address):
+    parent = psutil.Process(program.pid)
+    (first,) = parent.children()
+    deadline = time.monotonic() + 10
+    while not (forwarders := first.children()):
+      if time.monotonic() > deadline:
+        pytest.skip('workers cannot be sealed here')
+      time.sleep(0.05)
+    forwarders[0].kill()
+    _other_child(parent, first)
+    with executors.workers([address]):
+      assert _double(3) == 6
+
+
+def test_an_address_of_another_machine_is_refused_in_words(capsys):
+  options = ['--listen', '192.0.2.1:8470', '--insecure-network']
+  assert cli.run(['worker', *options]) == 2
+  assert 'must be a free port on an address of this' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
