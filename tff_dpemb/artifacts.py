@@ -123,7 +123,10 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 @contextlib.contextmanager
 def atomic_directory(
-  path: str | os.PathLike[str], *, replace: bool = False
+  path: str | os.PathLike[str],
+  *,
+  replace: bool = False,
+  is_private: bool = False,
 ) -> Iterator[pathlib.Path]:
   """Yields a temporary directory that becomes `path` when the body succeeds.
 
@@ -133,6 +136,7 @@ def atomic_directory(
   Args:
     path: The directory to publish.
     replace: Whether an existing directory at `path` may be replaced.
+    is_private: Whether other users of the machine are kept out (mode 0700).
 
   Raises:
     ArtifactError: `path` exists and `replace` is false, or the disk refused.
@@ -161,7 +165,7 @@ def atomic_directory(
         finally:
           os.close(handle)
       _fsync_directory(root)
-    os.chmod(temporary, 0o777 & ~_umask())
+    os.chmod(temporary, 0o700 if is_private else 0o777 & ~_umask())
     if path.exists():
       old = _swap(temporary, path)
       _fsync_directory(path.parent)

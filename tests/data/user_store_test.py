@@ -55,6 +55,9 @@ class TestReading:
     assert store.class_name('identity', 2) == 'c'
     assert store.examples_per_user.tolist() == [3, 1, 7]
 
+  def test_a_store_is_its_owners_alone(self, path):
+    assert path.stat().st_mode & 0o777 == 0o700
+
   def test_users_read_back_what_was_written(self, path, pictures):
     store = user_store.UserStore.open(path)
     for index, (user_id, images) in enumerate(pictures.items()):

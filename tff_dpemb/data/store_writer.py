@@ -105,7 +105,7 @@ class StoreWriter:
 
   def __enter__(self) -> 'StoreWriter':
     self._publication = artifacts.atomic_directory(
-      self._path, replace=self._replace
+      self._path, replace=self._replace, is_private=True
     )
     self._directory = self._publication.__enter__()
     self._open = True
