@@ -127,3 +127,15 @@ def test_the_event_decides():
   sigma = gaussian_mechanism.get_sigma_gaussian(1.0, 1e-5)
   assert found.noise_multiplier == pytest.approx(4 * sigma, rel=1e-3)
   assert found.clip_norm == 2.0
+
+
+@pytest.mark.parametrize('epsilon', [1e-12, 1e308])
+def test_a_budget_that_nobody_can_mean_is_refused(epsilon):
+  with pytest.raises(guarantee.PlanError, match='epsilon must be in .1e-06'):
+    calibration.calibrated_mechanism(
+      mechanisms.FixedClipGaussian(1.0, 1.0),
+      budget=guarantee.Budget(epsilon, 1e-6),
+      event=lambda mechanism: mechanism.event(
+        guarantee.Adjacency.ADD_OR_REMOVE_ONE
+      ),
+    )

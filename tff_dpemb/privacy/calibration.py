@@ -16,6 +16,7 @@ if TYPE_CHECKING:
   from tff_dpemb.privacy import plan as plan_lib
 
 DEFAULT_TARGET = 4.0  # The epsilon that arXiv 2211.10844 (v2) speaks of.
+_SMALLEST_EPSILON, _LARGEST_EPSILON = 1e-6, 1e6
 _LARGEST_MULTIPLIER = 1e6
 
 
@@ -153,8 +154,14 @@ def _least_noise(spent: Callable[[float, int], float], epsilon: float) -> float:
     epsilon: Budget.
 
   Raises:
-    PlanError: No noise multiplier up to 1e6 is enough.
+    PlanError: No noise multiplier up to 1e6 is enough, or epsilon is one that
+      nobody can mean.
   """
+  if not _SMALLEST_EPSILON <= epsilon <= _LARGEST_EPSILON:
+    raise guarantee.PlanError(
+      f'epsilon must be in [{_SMALLEST_EPSILON:g}, {_LARGEST_EPSILON:g}] to'
+      f' solve for noise, got {epsilon:g}.'
+    )
   coarse = accounting.COARSE_GRID_POINTS
   high = 1.0
   while spent(high, coarse) > epsilon:
