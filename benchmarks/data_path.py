@@ -143,7 +143,7 @@ def _train(shape, parts) -> float:
   )
   iterative = rounds.build_process(
     backbone,
-    virtual_clients=_CLIENTS,
+    virtual_clients=32,
     local_tuning='joint',
     backbone_epochs=1,
   )

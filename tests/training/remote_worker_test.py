@@ -113,6 +113,12 @@ def test_scalars_are_encoded_as_tff_encodes_them(value):
   assert ours.value == theirs
 
 
+def test_nothing_is_encoded_as_tff_encodes_it():
+  ours = executor_pb2.CreateValueRequest.FromString(remote_worker.encode([]))
+  theirs, _ = tff.framework.serialize_value([], tff.types.to_type([]))
+  assert ours.value == theirs
+
+
 def test_names_are_encoded_as_tff_encodes_them():
   value = np.array([b'one', b'other'])
   ours = executor_pb2.CreateValueRequest.FromString(

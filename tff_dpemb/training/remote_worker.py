@@ -385,6 +385,7 @@ def encode(values: Sequence[Any]) -> bytes:
   Built in place: TFF's own serialisation copies each array five times.
   """
   request = executor_pb2.CreateValueRequest()
+  request.value.struct.SetInParent()  # A round may broadcast nothing.
   elements = request.value.struct.element
   for value in values:
     array = np.asarray(value)
