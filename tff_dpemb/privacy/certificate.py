@@ -44,8 +44,9 @@ to_html = certificate_page.to_html
 # `data.cohorts`): keep these texts and the code the same.
 _NOISE_RANDOMNESS = (
   'Noise: Box-Muller normals in float64, two pairs to a value, from 64-bit'
-  ' uniforms of stateless Philox, added there and rounded once, keyed for each tensor and round'
-  ' by 128 fresh bits of the operating system that are never stored.'
+  ' uniforms of stateless Philox, added there and rounded once, keyed for each'
+  ' tensor and round by 128 fresh bits of the operating system that are never'
+  ' stored.'
 )
 _SLOT_RANDOMNESS = (
   'Slots of virtual clients: keyed blake2b. The generators are statistical, not'

@@ -203,7 +203,8 @@ class _Context(tff.framework.SyncContext):
       form = round_form.map_reduce_form(comp)
     except round_form.RoundFormError as error:
       raise worker_process.ExecutorError(
-        f'the accelerator runs `initialize` and `next` of a process alone: {error}'
+        'the accelerator runs `initialize` and `next` of a process alone:'
+        f' {error}'
       ) from error
     return _Round(
       form,

@@ -65,12 +65,7 @@ def zero_if_not_finite(value):
   # Twice the L2 loss: a sum of squares that is not kept element by element.
   square = 2 * tf.add_n([tf.nn.l2_loss(tensor) for tensor in tensors])
   finite = square < _LARGEST_SQUARE  # False for NaN too.
-  # A branch passes tensors on as they are, without a copy.
-  kept = tf.cond(
-    finite,
-    lambda: [tf.identity(tensor) for tensor in tensors],
-    lambda: [tf.zeros_like(tensor) for tensor in tensors],
-  )
+  kept = noise_queries.keep_or_zero(finite, tensors)
   zeroed = tf.cast(tf.logical_not(finite), tf.int32)
   return tf.nest.pack_sequence_as(value, kept), zeroed
 

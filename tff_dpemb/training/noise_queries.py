@@ -64,6 +64,19 @@ def standard_normal(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
   return tf.reshape(mixed[:count], shape)
 
 
+def keep_or_zero(kept: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list:
+  """Returns the tensors as they are if `kept`, else zeros like them.
+
+  A branch, which passes them on without a copy. Nothing is multiplied: NaN x 0
+  would be NaN.
+  """
+  return tf.cond(
+    kept,
+    lambda: [tf.identity(tensor) for tensor in tensors],
+    lambda: [tf.zeros_like(tensor) for tensor in tensors],
+  )
+
+
 class SeededGaussianSumQuery(tfp.GaussianSumQuery):
   """Clips to an L2 norm, sums, adds independent Gaussian noise."""
 
@@ -85,11 +98,8 @@ class SeededGaussianSumQuery(tfp.GaussianSumQuery):
   def preprocess_record_impl(self, params, record):
     """Clips; all is zero at a clip norm whose square float32 may lose."""
     clipped, norm = super().preprocess_record_impl(params, record)
-    tensors = tf.nest.flatten(clipped)
-    kept = tf.cond(
-      params >= mechanisms.SMALLEST_CLIP_NORM,
-      lambda: [tf.identity(tensor) for tensor in tensors],
-      lambda: [tf.zeros_like(tensor) for tensor in tensors],
+    kept = keep_or_zero(
+      params >= mechanisms.SMALLEST_CLIP_NORM, tf.nest.flatten(clipped)
     )
     return tf.nest.pack_sequence_as(clipped, kept), norm
 
