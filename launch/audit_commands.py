@@ -212,7 +212,7 @@ def _training(
   start = run.pretrained / 'weights.npz'
   if start.exists():
     embedding_model.set_weights(backbone, embedding_model.load_weights(start))
-  pure = embedding_model.lift(backbone)
+  pure = stages.lifted_backbone(run, public.image_shape)
   tuning = process.local_tuning_from_config(
     run.config, num_classes=public.num_classes(user_store.IDENTITY)
   )

@@ -426,8 +426,7 @@ def _blinded(run: Run, digest: str) -> str:
   """
   path = run.make_restricted() / 'provenance.key'
   if not path.exists():
-    artifacts.atomic_write_bytes(path, secrets.token_bytes(32))
-    path.chmod(0o600)
+    artifacts.atomic_write_bytes(path, secrets.token_bytes(32), is_private=True)
   return hmac.digest(path.read_bytes(), digest.encode(), 'sha256').hex()
 
 

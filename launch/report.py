@@ -88,12 +88,14 @@ def render(
 ) -> None:
   """Writes the page of a report to `output`, whole or not at all.
 
+  No other user of the machine may read it: it holds figures without noise.
+
   Raises:
     ReportError: The report misses a key or holds an illegal value.
     ArtifactError: `output` could not be written.
   """
   text = render_text(report, pictures=pictures)
-  artifacts.atomic_write_bytes(output, text.encode())
+  artifacts.atomic_write_bytes(output, text.encode(), is_private=True)
 
 
 def render_text(report: Mapping[str, Any], *, pictures: ReportPictures) -> str:

@@ -75,12 +75,11 @@ def report(run: Run) -> None:
       'run': _facts(run),
     }
     report_schema.validate_report(content)
-    artifacts.atomic_write_json(run.report_json, content)
+    # An operator's view: it holds figures without noise.
+    artifacts.atomic_write_json(run.report_json, content, is_private=True)
     report_page.render(
       content, pictures=_pictures(run, figures), output=run.report_html
     )
-    for path in (run.report_json, run.report_html):
-      path.chmod(0o600)  # It holds un-noised figures: an operator's view.
   click.echo(_summary(content, run))
 
 

@@ -168,6 +168,7 @@ train = stage_command(
   (
     'stages:data',
     'stages:check_population',
+    'stages:check_plan',
     'stages:pretrain',
     'stages:train',
   ),
@@ -199,6 +200,7 @@ quickstart = stage_command(
   (
     'stages:data',
     'stages:check_population',
+    'stages:check_plan',
     'stages:pretrain',
     'stages:train',
     'stages:evaluate',

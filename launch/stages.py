@@ -97,6 +97,15 @@ def check_population(run: Run) -> None:
     ledger.check_data_set(run.config.privacy.population, private.digest)
 
 
+def check_plan(run: Run) -> None:
+  """Refuses a page whose privacy breaks a rule, before hours of other work.
+
+  Raises:
+    PlanError: As of `plan_from_config`.
+  """
+  private_plan(run)
+
+
 def pretrain(run: Run) -> None:
   """Public pretraining; the backbone's first weights if it is disabled."""
   settings = run.config.pretraining
@@ -175,7 +184,7 @@ def train(run: Run) -> None:
   backbone = embedding_model.build_backbone(
     run.config.model, private.image_shape
   )
-  pure = embedding_model.lift(backbone)
+  pure = lifted_backbone(run, private.image_shape)
   initial = embedding_model.load_weights(start)
   with contextlib.ExitStack() as stack:
     stack.enter_context(stage('DP-FedEmb rounds on private users'))
@@ -461,6 +470,17 @@ def round_charge(
     return attempt
 
   return charge
+
+
+def lifted_backbone(
+  run: Run, image_shape: tuple[int, int, int]
+) -> embedding_model.PureBackbone:
+  """Returns the backbone as virtual clients of the run train it."""
+  return embedding_model.lift(
+    embedding_model.build_backbone(
+      run.config.model, image_shape, precision=run.config.training.precision
+    )
+  )
 
 
 def draws_of_model(ledger: ledger_lib.Ledger, run: Run) -> int:

@@ -19,6 +19,13 @@ from tff_dpemb.training import worker_process
   metavar='HOST:PORT',
   help='The only address to listen on; port 0: any free one.',
 )
+@click.option(
+  '--device',
+  'devices',
+  multiple=True,
+  metavar='NAME',
+  help="Train on a device of TensorFlow, as GPU:0, or 'all'; may be repeated.",
+)
 @click.option('--tls-authority', default='', help='PEM: who both sides trust.')
 @click.option('--tls-certificate', default='', help='PEM: of this worker.')
 @click.option('--tls-key', default='', help='PEM: its private key.')
@@ -35,6 +42,7 @@ from tff_dpemb.training import worker_process
 )
 def worker(
   listen: str,
+  devices: tuple[str, ...],
   tls_authority: str,
   tls_certificate: str,
   tls_key: str,
@@ -47,6 +55,8 @@ def worker(
   it listens on loopback, or with TLS where both sides show a certificate. The
   coordinator names it in `runtime.workers`.
 
+  Without --device it is TFF's C++ worker, which runs on the CPU.
+
   Example: dpemb worker --listen 10.0.0.7:8470 --tls-authority ca.pem
   --tls-certificate worker.pem --tls-key worker.key
   """
@@ -54,7 +64,8 @@ def worker(
   host, port = channels.split_address(listen, any_port=True)
   channels.check_is_protected(listen, tls, insecure_network=insecure_network)
   context = tls.worker_context() if tls else None
-  with worker_process.OwnedWorker(log_path=log) as process:
+  names = worker_process.check_devices(devices) if devices else []
+  with worker_process.OwnedWorker(log_path=log, devices=names) as process:
     if not process.is_sealed and not insecure_network:
       raise channels.ChannelError(
         'the worker must have a network of its own, which this kernel or'
@@ -65,12 +76,12 @@ def worker(
     gateway = worker_gateway.Gateway(
       process, host=host, port=port, context=context
     )
-    protection = 'TLS, both sides' if tls else 'no TLS'
-    asyncio.run(_serve(gateway, host, protection))
+    about = ['TLS, both sides' if tls else 'no TLS', *names]
+    asyncio.run(_serve(gateway, host, ', '.join(about)))
 
 
 async def _serve(
-  gateway: worker_gateway.Gateway, host: str, protection: str
+  gateway: worker_gateway.Gateway, host: str, about: str
 ) -> None:
   try:
     await gateway.start()
@@ -80,7 +91,7 @@ async def _serve(
       f' {host!r} ({error.strerror or error}).'
     ) from error
   shown = f'[{host}]' if ':' in host else host
-  click.echo(f'worker ready on {shown}:{gateway.port} ({protection})')
+  click.echo(f'worker ready on {shown}:{gateway.port} ({about})')
   try:
     await gateway.keep()
   finally:

@@ -88,6 +88,7 @@ _HOMES = {
 _AWAY_FROM_HOME = {
   # TFF's workers speak gRPC.
   ('tff_dpemb/training/channels.py', 'grpc'),
+  ('tff_dpemb/training/device_worker.py', 'grpc'),
   ('tff_dpemb/training/remote_worker.py', 'grpc'),
   # Composes the events of its own passes, repeated ones included.
   ('tff_dpemb/pipelines/release.py', 'dp_accounting'),

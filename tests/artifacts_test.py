@@ -37,6 +37,14 @@ class TestAtomicWrite:
       os.umask(old)
     assert stat.S_IMODE((tmp_path / 'x').stat().st_mode) == 0o640
 
+  def test_private_whatever_the_umask(self, tmp_path):
+    old = os.umask(0)
+    try:
+      artifacts.atomic_write_json(tmp_path / 'x', {}, is_private=True)
+    finally:
+      os.umask(old)
+    assert stat.S_IMODE((tmp_path / 'x').stat().st_mode) == 0o600
+
   def test_full_disk_keeps_the_old_file(self, tmp_path, monkeypatch):
     path = tmp_path / 'x.json'
     artifacts.atomic_write_json(path, {'a': 1})

@@ -36,8 +36,16 @@ class ArtifactError(RuntimeError):
   """An artefact that is missing, damaged or could not be written."""
 
 
-def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+def atomic_write_bytes(
+  path: str | os.PathLike[str], data: bytes, *, is_private: bool = False
+) -> None:
   """Writes `data` to `path` durably; readers see the old file or the new one.
+
+  Args:
+    path: The file.
+    data: All of its new content.
+    is_private: Whether other users of the machine are kept out (mode 0600),
+      from the first byte on.
 
   Raises:
     ArtifactError: The file could not be written (for example a full disk);
@@ -55,7 +63,7 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
       file.write(data)
       file.flush()
       os.fsync(file.fileno())
-    os.chmod(temporary, 0o666 & ~_umask())
+    os.chmod(temporary, 0o600 if is_private else 0o666 & ~_umask())
     os.replace(temporary, path)
     _fsync_directory(path.parent)
   except OSError as error:
@@ -65,10 +73,12 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     raise ArtifactError(_explain(path, error)) from error
 
 
-def atomic_write_json(path: str | os.PathLike[str], content: Any) -> None:
-  """Writes `content` as indented JSON; errors as `atomic_write_bytes`."""
+def atomic_write_json(
+  path: str | os.PathLike[str], content: Any, *, is_private: bool = False
+) -> None:
+  """Writes `content` as indented JSON; otherwise as `atomic_write_bytes`."""
   text = json.dumps(content, indent=2, allow_nan=False) + '\n'
-  atomic_write_bytes(path, text.encode())
+  atomic_write_bytes(path, text.encode(), is_private=is_private)
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
@@ -94,12 +104,15 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def atomic_write_npz(
-  path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]
+  path: str | os.PathLike[str],
+  arrays: Mapping[str, np.ndarray],
+  *,
+  is_private: bool = False,
 ) -> None:
-  """Writes named arrays as .npz; errors as `atomic_write_bytes`."""
+  """Writes named arrays as .npz; otherwise as `atomic_write_bytes`."""
   buffer = io.BytesIO()
   np.savez(buffer, **arrays)
-  atomic_write_bytes(path, buffer.getvalue())
+  atomic_write_bytes(path, buffer.getvalue(), is_private=is_private)
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:

@@ -127,6 +127,8 @@ class TrainingConfig(_Section):
   backbone_momentum: _NonNegativeFloat = 0.9
   server_learning_rate: _PositiveFloat = 0.5
   server_momentum: _NonNegativeFloat = 0.9
+  # Of the backbone's layers in local training; all else is float32.
+  precision: Literal['float32', 'mixed_bfloat16'] = 'float32'
   evaluate_every: int = pydantic.Field(default=5, ge=0)  # 0: never
   checkpoints_kept: _PositiveInt = 2
 

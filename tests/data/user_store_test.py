@@ -2,6 +2,7 @@ import json
 import pickle
 import subprocess
 import sys
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -196,6 +197,9 @@ class TestWriting:
     store = user_store.UserStore.open(tmp_path / 's')
     np.testing.assert_array_equal(store.read_user(0).images, pictures)
     np.testing.assert_array_equal(store.read_all()[0], pictures)
+    with futures.ThreadPoolExecutor(3) as pool:
+      threaded = store.read_user(0, apply=pool.map).images
+    np.testing.assert_array_equal(threaded, pictures)
 
   @pytest.mark.parametrize(
     ('images', 'labels', 'message'),

@@ -174,6 +174,7 @@ class TestRender:
   def test_page_is_whole_and_opens_without_a_network(self, pictures, tmp_path):
     output = tmp_path / 'run' / 'report.html'
     report.render(_REPORT, pictures=pictures, output=output)
+    assert output.stat().st_mode & 0o777 == 0o600  # Figures without noise.
     text = output.read_text()
     page = _Page(text)
     assert page.open == []

@@ -150,4 +150,5 @@ def test_the_population_is_checked_before_anything_is_trained(
   monkeypatch.setattr(run_commands.importlib, 'import_module', import_module)
   command = getattr(run_commands, name)
   command.main([str(_PAGE), '--runs', str(tmp_path)], standalone_mode=False)
-  assert called[:4] == ['data', 'check_population', 'pretrain', 'train']
+  assert called[:3] == ['data', 'check_population', 'check_plan']
+  assert called[3:5] == ['pretrain', 'train']

@@ -225,6 +225,12 @@ def test_what_needs_public_images_names_the_option(tmp_path):
       stage(run)
 
 
+def test_a_plan_that_breaks_a_rule_is_refused_before_pretraining(tmp_path):
+  run = _run_without_public_images(tmp_path, pretraining=False)
+  with pytest.raises(guarantee.PlanError, match='users_per_round'):
+    stages.check_plan(run)  # For two users.
+
+
 def test_data_of_another_population_are_refused_and_no_budget_is_set(tmp_path):
   run = _run_without_public_images(
     tmp_path, pretraining=False, population='fresh'

@@ -139,6 +139,17 @@ def test_a_certified_coordinator_is_served_and_no_other(tmp_path):
       connection.abandon()
 
 
+def test_a_worker_trains_on_the_devices_it_is_given():
+  with _worker('--device', 'CPU:0') as (_, address):
+    with executors.workers([address]):
+      assert _double(21) == 42
+
+
+def test_a_device_that_is_not_there_is_refused(capsys):
+  assert cli.run(['worker', '--device', 'GPU:7']) == 2
+  assert "got 'GPU:7'" in capsys.readouterr().err
+
+
 def test_the_worker_comes_back_and_ends_with_its_program():
   with _worker() as (program, address):
     parent = psutil.Process(program.pid)

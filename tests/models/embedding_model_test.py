@@ -50,6 +50,38 @@ def test_lifted_backbone_equals_keras_in_value_and_gradient():
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+  'name, shape', [('lenet', _SHAPE), ('mobilenet_v2', (32, 32, 3))]
+)
+def test_bfloat16_layers_keep_float32_weights_and_embeddings(name, shape):
+  model = config.ModelConfig(backbone=name)
+  exact = embedding_model.build_backbone(model, shape)
+  mixed = embedding_model.build_backbone(
+    model, shape, precision='mixed_bfloat16'
+  )
+  assert tf.keras.mixed_precision.global_policy().name == 'float32'
+  pure = embedding_model.lift(mixed)
+  assert pure.names == embedding_model.lift(exact).names
+  weights = list(embedding_model.get_weights(exact).values())
+  images = np.random.default_rng(0).uniform(-1, 1, [6, *shape])
+  images = images.astype(np.float32)
+
+  @tf.function
+  def forward(weights, images):
+    embeddings = pure.apply(weights, images)
+    return embeddings, tf.gradients(tf.reduce_sum(embeddings**2), weights)
+
+  embeddings, gradients = forward([tf.constant(w) for w in weights], images)
+  assert embeddings.dtype == tf.float32
+  assert {gradient.dtype for gradient in gradients} == {tf.float32}
+  expected = exact(images).numpy()
+  cosines = np.sum(
+    tf.math.l2_normalize(embeddings, 1) * tf.math.l2_normalize(expected, 1), 1
+  )
+  assert cosines.min() > 0.99
+  assert np.abs(embeddings - expected).max() > 1e-4  # Really in bfloat16.
+
+
 def test_frozen_weights_are_constants_of_the_lifted_graph():
   backbone = embedding_model.build_backbone(config.ModelConfig(), _SHAPE)
   backbone.get_layer('conv1').trainable = False

@@ -1031,6 +1031,7 @@ def test_a_missing_or_damaged_file_is_one_problem(tmp_path):
     (lambda c: c['mechanism'].update(extra=1), 'extra is not part'),
     (lambda c: c['provenance'].update(plan_digest='xyz'), 'must match'),
     (lambda c: c['sampling'].update(population=True), 'must be of type int'),
+    (lambda c: c['sampling'].update(participation='rare'), 'must be one of'),
   ],
 )
 def test_the_schema_is_kept(model, change, message):

@@ -21,6 +21,8 @@ from tff_dpemb.privacy import mechanisms
 from tff_dpemb.training import accelerator
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import client_work
+from tff_dpemb.training import device_functions
+from tff_dpemb.training import device_worker
 from tff_dpemb.training import executors
 from tff_dpemb.training import process
 from tff_dpemb.training import worker_process
@@ -72,6 +74,20 @@ def _clients(seed, sizes=(9, 0, 5, 12, 4)):
   ]
 
 
+def _clients_by_device() -> dict[str, int]:
+  """Returns where the clients of the last round ran."""
+  return {
+    placed.worker: placed.clients for placed in executors.last_round().placement
+  }
+
+
+def _named(prefix: str, value) -> dict[str, np.ndarray]:
+  leaves = tff.structure.flatten(
+    tff.structure.from_container(value, recursive=True)
+  )
+  return {f'{prefix}/{i}': np.asarray(leaf) for i, leaf in enumerate(leaves)}
+
+
 def _run_rounds(folder: pathlib.Path, devices=_DEVICES) -> None:
   """Runs each mechanism on both executors, from the same states and seeds."""
   if devices == _DEVICES:
@@ -89,30 +105,33 @@ def _run_rounds(folder: pathlib.Path, devices=_DEVICES) -> None:
         starts.append(process.with_fresh_noise(state))
         state, metrics = iterative.next(starts[-1], _clients(number))
         worker.append((state, metrics))
-    with accelerator.open(devices=devices) as used:
+    with accelerator.open(devices=devices):
       ours = [
         iterative.next(start, _clients(number))
         for number, start in enumerate(starts)
       ]
-      told[name] = dict(used.last_placement().clients)
+      told[name] = _clients_by_device()
     for number in range(_ROUNDS):
       for who, results in (('worker', worker), ('ours', ours)):
-        flat = tff.structure.flatten(
-          tff.structure.from_container(results[number], recursive=True)
-        )
-        for index, value in enumerate(flat):
-          kept[f'{name}/{number}/{who}/{index}'] = value
-  with accelerator.open(devices=devices, slots_per_device=1) as used:
+        kept |= _named(f'{name}/{number}/{who}', results[number])
+  # The last mechanism again: the devices are behind a port.
+  served = device_worker.serve(device_functions.choose(devices))
+  with executors.workers([f'127.0.0.1:{served.port}'], concurrent_calls=4):
+    remote = iterative.next(starts[-1], _clients(_ROUNDS - 1))
+  served.server.stop(None)
+  told['remote'] = {'name': name, 'calls': served.service.calls}
+  kept |= _named('remote', remote)
+  with accelerator.open(devices=devices, slots_per_device=1):
     fresh = iterative.initialize()
     told['fresh_round'] = int(fresh.round)
     told['types_differ'] = str(type(fresh)) != str(type(state))
     iterative.next(process.with_fresh_noise(fresh), _clients(0, sizes=[7]))
-    told['one_client'] = dict(used.last_placement().clients)
+    told['one_client'] = _clients_by_device()
     iterative.next(process.with_fresh_noise(fresh), [])
-    told['no_client'] = dict(used.last_placement().clients)
+    told['no_client'] = _clients_by_device()
     sizes = tuple(range(1, 18))
     iterative.next(process.with_fresh_noise(fresh), _clients(0, sizes=sizes))
-    told['many_clients'] = dict(used.last_placement().clients)
+    told['many_clients'] = _clients_by_device()
     bad = _clients(0)
     bad[3] = bad[3]._replace(images=bad[3].images[:2])
     try:
@@ -148,6 +167,21 @@ def test_each_round_equals_the_worker_from_the_same_seeds(rounds, name):
         np.testing.assert_array_equal(ours, arrays[key])
       compared += 1
   assert compared >= _ROUNDS * 15  # 6 weights, 6 momenta, noise state, metrics
+
+
+def test_devices_behind_a_port_give_the_same_round(rounds):
+  arrays, told = rounds
+  prefix = f'{told["remote"]["name"]}/{_ROUNDS - 1}/worker/'
+  expected = [key for key in arrays if key.startswith(prefix)]
+  assert len(expected) >= 15
+  for key in expected:
+    ours = arrays[key.replace(prefix, 'remote/')]
+    if ours.dtype.kind not in 'fiu':
+      continue
+    np.testing.assert_allclose(ours, arrays[key], rtol=2e-4, atol=2e-6)
+  calls = told['remote']['calls']
+  assert set(calls) == {'/device:CPU:0', '/device:CPU:1'}
+  assert min(calls.values()) >= 2
 
 
 @pytest.mark.parametrize('name', _MECHANISMS)
@@ -220,9 +254,9 @@ def test_plain_computations_run_and_variables_do_not_leak():
       return total.read_value()
 
   with accelerator.open(devices=['CPU:0']) as used:
+    assert used == ('/device:CPU:0',)
     assert [count_up(2), count_up(2)] == [3, 3]
-    with pytest.raises(worker_process.ExecutorError, match='must have run'):
-      used.last_placement()
+    assert executors.last_round() is None
 
 
 def test_what_is_no_process_is_refused_by_name():

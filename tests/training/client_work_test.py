@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_dpemb import config
 from tff_dpemb.models import embedding_model
 from tff_dpemb.training import client_work
 
@@ -113,6 +114,26 @@ def test_update_equals_the_step_by_step_reference(backbone, pure, mode):
   assert float(metrics['examples']) == 9
   np.testing.assert_allclose(metrics['loss_sum'], told['loss_sum'], rtol=1e-3)
   assert float(metrics['correct']) == told['correct']
+
+
+def test_bfloat16_layers_give_nearly_the_same_update(backbone, pure):
+  mixed = embedding_model.lift(
+    embedding_model.build_backbone(
+      config.ModelConfig(embedding_dim=8),
+      (8, 8, 1),
+      precision='mixed_bfloat16',
+    )
+  )
+  data = _data(np.random.default_rng(0), each=8)
+  weights = [variable.numpy() for variable in backbone.trainable_variables]
+  flat = []
+  for backbone_of_run in (pure, mixed):
+    update, _ = _update(backbone_of_run, _TUNING, weights, data)
+    assert {x.dtype for x in update} == {np.dtype(np.float32)}
+    flat.append(np.concatenate([x.ravel() for x in update]))
+  norms = np.linalg.norm(flat, axis=1)
+  assert flat[0] @ flat[1] > 0.97 * norms.prod()
+  assert np.any(flat[0] != flat[1])
 
 
 def test_a_global_head_is_trained_and_returned(backbone, pure):

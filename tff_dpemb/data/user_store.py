@@ -10,7 +10,7 @@ import dataclasses
 import os
 import pathlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -178,6 +178,7 @@ class UserStore:
     *,
     max_examples: int | None = None,
     rng: np.random.Generator | None = None,
+    apply: Callable[..., Iterable[np.ndarray]] = map,
   ) -> UserExamples:
     """Returns examples of one user, copied out of the map.
 
@@ -185,6 +186,8 @@ class UserStore:
       index: The user.
       max_examples: Keep at most so many.
       rng: Picks which are kept, uniformly; without it, the first ones.
+      apply: Applies the decoder to the files of an encoded store; the `map` of
+        a pool of threads decodes several at a time, to the same pixels.
 
     Raises:
       StoreError: No such user, or a shard is damaged.
@@ -209,7 +212,7 @@ class UserStore:
       passed += size
       if len(inside):
         view = self._shard(shard)
-        images.append(self._pixels(view, start + inside))
+        images.append(self._pixels(view, start + inside, apply))
         labels.append(
           {name: column[start + inside] for name, column in view.labels.items()}
         )
@@ -332,12 +335,12 @@ class UserStore:
         self._open_shards.popitem(last=False)
     return shard
 
-  def _pixels(self, shard: _Shard, rows: np.ndarray) -> np.ndarray:
-    if isinstance(shard.images, np.ndarray):
-      return shard.images[rows]
-    return np.stack(
-      [
-        image_codec.decode(shard.images[int(row)].as_py(), self.image_shape)
-        for row in rows
-      ]
-    )
+  def _pixels(self, shard: _Shard, rows: np.ndarray, apply=map) -> np.ndarray:
+    column = shard.images
+    if isinstance(column, np.ndarray):
+      return column[rows]
+
+    def decode(row: int) -> np.ndarray:
+      return image_codec.decode(column[row].as_py(), self.image_shape)
+
+    return np.stack(list(apply(decode, rows.tolist())))

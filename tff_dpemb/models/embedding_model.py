@@ -11,9 +11,10 @@ into one: every read of a variable becomes an argument.
 """
 
 import collections
+import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -29,19 +30,41 @@ class ModelError(ValueError):
 
 
 def build_backbone(
-  model_config: config.ModelConfig, image_shape: tuple[int, int, int]
+  model_config: config.ModelConfig,
+  image_shape: tuple[int, int, int],
+  *,
+  precision: str = 'float32',
 ) -> tf.keras.Model:
-  """Returns a fresh backbone: float32 [N, H, W, C] in [-1, 1] -> [N, D]."""
+  """Returns a fresh backbone: float32 [N, H, W, C] in [-1, 1] -> [N, D].
+
+  Args:
+    model_config: Which one.
+    image_shape: (H, W, C).
+    precision: Keras' name of a policy: 'float32', or 'mixed_bfloat16', whose
+      layers compute in bfloat16. Weights are float32 either way.
+  """
   dim = model_config.embedding_dim
-  match model_config.backbone:
-    case 'lenet':
-      backbone = lenet.build_lenet(image_shape, dim, filters=(32, 64))
-    case 'lenet_small':
-      backbone = lenet.build_lenet(image_shape, dim, filters=(16, 32))
-    case 'mobilenet_v2':
-      backbone = mobilenet.build_mobilenet_v2(image_shape, dim)
+  with _policy(precision):
+    match model_config.backbone:
+      case 'lenet':
+        backbone = lenet.build_lenet(image_shape, dim, filters=(32, 64))
+      case 'lenet_small':
+        backbone = lenet.build_lenet(image_shape, dim, filters=(16, 32))
+      case 'mobilenet_v2':
+        backbone = mobilenet.build_mobilenet_v2(image_shape, dim)
   check_backbone(backbone)
   return backbone
+
+
+@contextlib.contextmanager
+def _policy(name: str) -> Iterator[None]:
+  """Lets layers that are made inside compute by a policy of Keras."""
+  before = tf.keras.mixed_precision.global_policy()
+  tf.keras.mixed_precision.set_global_policy(name)
+  try:
+    yield
+  finally:
+    tf.keras.mixed_precision.set_global_policy(before)
 
 
 def check_backbone(backbone: tf.keras.Model) -> None:
@@ -109,14 +132,14 @@ class PureBackbone:
 def lift(backbone: tf.keras.Model) -> PureBackbone:
   """Returns `backbone` as a pure function of its trainable weights.
 
-  Frozen weights become constants, so that they cannot change in training.
+  Weights and embeddings are float32, in whatever the layers compute. Frozen weights become constants, so that they cannot change in training.
 
   Raises:
     ModelError: The graph uses its variables in another way than reading them.
   """
   image_shape = tuple(backbone.input_shape[1:])
   concrete = tf.function(
-    lambda images: backbone(images, training=False)
+    lambda images: tf.cast(backbone(images, training=False), tf.float32)
   ).get_concrete_function(
     tf.TensorSpec([None, *image_shape], tf.float32, name='images')
   )

@@ -12,7 +12,9 @@ class GroupNormalization(tf.keras.layers.Layer):
   (tensorflow issue 57554): it works on tensors of rank 4 and below alone, whose
   only unknown dimension is the batch.
 
-  float32 [N, H, W, C] -> float32 [N, H, W, C]; H, W and C must be known.
+  [N, H, W, C] -> [N, H, W, C] of the layer's compute dtype; H, W and C must be
+  known. Means and variances are float32 in any case: 8 bits of mantissa, as
+  bfloat16 has, lose them.
   """
 
   def __init__(self, groups: int, *, epsilon: float = 1e-3, **kwargs):
@@ -45,17 +47,23 @@ class GroupNormalization(tf.keras.layers.Layer):
       raise ValueError(
         f'groups must divide the {channels} channels, got {self.groups}.'
       )
-    self.gamma = self.add_weight('gamma', [channels], initializer='ones')
-    self.beta = self.add_weight('beta', [channels], initializer='zeros')
+    self.gamma = self.add_weight(
+      'gamma', [channels], initializer='ones', experimental_autocast=False
+    )
+    self.beta = self.add_weight(
+      'beta', [channels], initializer='zeros', experimental_autocast=False
+    )
     super().build(input_shape)
 
   def call(self, inputs):
     # Sums run over pixels first: along channels memory is contiguous, and what
     # is left to sum over a group is tiny.
-    mean = self._group_mean(inputs)
-    variance = self._group_mean(tf.math.squared_difference(inputs, mean))
+    exact = tf.cast(inputs, tf.float32)
+    mean = self._group_mean(exact)
+    variance = self._group_mean(tf.math.squared_difference(exact, mean))
     scale = tf.math.rsqrt(variance + self.epsilon) * self.gamma
-    return inputs * scale + (self.beta - mean * scale)
+    shift = self.beta - mean * scale
+    return inputs * tf.cast(scale, inputs.dtype) + tf.cast(shift, inputs.dtype)
 
   def _group_mean(self, values: tf.Tensor) -> tf.Tensor:
     """Returns the mean over pixels and groups, [N, 1, 1, C]."""

@@ -21,6 +21,7 @@ import json
 import logging
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from dp_accounting import dp_event
@@ -110,40 +111,38 @@ def guarantee_of_counts(
         f'an event must occur at most {_LARGEST_COUNT} times, got {count}.'
       )
   key = tuple((events.canonical_text(leaf), count) for leaf, count in counts)
-  found = _answer(key, delta, adjacency, grid_points, cross_check)
+  found = _answer(_Question(key, delta, adjacency, grid_points, cross_check))
   return dataclasses.replace(found, assumptions=assumptions + found.assumptions)
 
 
+class _Question(NamedTuple):
+  """What an answer depends on."""
+
+  texts: tuple[tuple[str, int], ...]  # events as canonical text, times
+  delta: float
+  adjacency: guarantee.Adjacency
+  grid_points: int
+  cross_check: bool
+
+
 @functools.lru_cache(maxsize=1024)
-def _answer(
-  key: tuple[tuple[str, int], ...],
-  delta: float,
-  adjacency: guarantee.Adjacency,
-  grid_points: int,
-  cross_check: bool,
-) -> guarantee.Guarantee:
-  """Returns the guarantee of (event text, times) pairs."""
+def _answer(question: _Question) -> guarantee.Guarantee:
   try:
-    return _compute(key, delta, adjacency, grid_points, cross_check)
+    return _compute(question)
   except ArithmeticError as error:
     reason = f'The accountants cannot represent this event ({error}).'
     return guarantee.Guarantee(
       math.inf,
-      delta=delta,
-      adjacency=adjacency,
+      delta=question.delta,
+      adjacency=question.adjacency,
       accountant='none',
       warnings=(reason,),
     )
 
 
-def _compute(
-  key: tuple[tuple[str, int], ...],
-  delta: float,
-  adjacency: guarantee.Adjacency,
-  grid_points: int,
-  cross_check: bool,
-) -> guarantee.Guarantee:
-  counts = tuple((events.from_json(json.loads(text)), n) for text, n in key)
+def _compute(question: _Question) -> guarantee.Guarantee:
+  texts, delta, adjacency, grid_points, cross_check = question
+  counts = tuple((events.from_json(json.loads(text)), n) for text, n in texts)
   result = functools.partial(
     guarantee.Guarantee, delta=delta, adjacency=adjacency
   )

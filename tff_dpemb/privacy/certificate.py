@@ -72,7 +72,7 @@ def build_for_training(
   rounds_completed: int,
   final_clip_norm: float | None = None,
   pretraining: str = 'none',
-  participation: str = 'not measured',
+  participation: str = certificate_schema.NOT_MEASURED,
   fixed_seed: bool = False,
 ) -> dict[str, Any]:
   """Returns the certificate of a trained model as a JSON value.
@@ -279,7 +279,7 @@ def build_for_synthesis(
     'users_per_round': population_size,
     'probability': 1.0,
     'virtual_clients': 0,
-    'participation': 'every user takes part in every query',
+    'participation': certificate_schema.EVERYONE,
   }
   return _assemble(
     kind='synthetic',

@@ -16,6 +16,10 @@ SCHEMA_NAME = 'dpemb.certificate/3'
 
 NOT_RUN = 'not run'
 NOT_COVERED = 'not covered'
+NOT_MEASURED = 'not measured'
+EVERYONE = 'every user takes part in every query'
+# Of the plan's limits: measured on a run's cohorts, or what needs no measure.
+PARTICIPATION = ('within', 'outside', 'incomplete', NOT_MEASURED, EVERYONE)
 
 _TEXT = {'type': 'string'}
 _NUMBER = {'type': 'number'}
@@ -102,7 +106,7 @@ SCHEMA: dict[str, Any] = {
           'users_per_round': _NUMBER,
           'probability': _NUMBER,
           'virtual_clients': _COUNT,
-          'participation': _TEXT,
+          'participation': {'type': 'string', 'enum': list(PARTICIPATION)},
           'min_separation': _COUNT,
           'max_participations': _COUNT,
         },

@@ -32,8 +32,7 @@ def save(
   leaves = tf.nest.flatten(state)
   arrays = {f'{index:04d}': _encode(leaf) for index, leaf in enumerate(leaves)}
   path = directory / f'round-{number:06d}.npz'
-  artifacts.atomic_write_npz(path, arrays)  # Nobody else can enter meanwhile.
-  path.chmod(0o600)
+  artifacts.atomic_write_npz(path, arrays, is_private=True)
   for old in numbers(directory)[:-keep]:
     (directory / f'round-{old:06d}.npz').unlink(missing_ok=True)
 

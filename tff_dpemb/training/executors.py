@@ -26,7 +26,10 @@ _MOST_LOSSES = 3  # of a computation that one worker runs as a whole
 
 
 class ExecutorContext(tff.framework.SyncContext):
-  """Runs rounds on all workers, and other computations whole on one."""
+  """Runs rounds on all workers, and other computations whole on one.
+
+  A process' `initialize` runs here: the state is made where it stays.
+  """
 
   def __init__(self, pool: worker_pool.WorkerPool):
     self._pool = pool
@@ -37,6 +40,8 @@ class ExecutorContext(tff.framework.SyncContext):
 
   def invoke(self, comp: Any, arg: Any) -> Any:
     """Returns the result of a computation of TFF."""
+    if _is_start(comp.type_signature):
+      return round_form.initial_state(comp)
     if not _is_round(comp.type_signature):
       return self._invoke_whole(comp, arg)
     form = self.form_of(comp)
@@ -259,6 +264,11 @@ def _pool(
     stack.callback(context.close)
     stack.enter_context(tff.framework.get_context_stack().install(context))
     yield context, owned
+
+
+def _is_start(signature: tff.FunctionType) -> bool:
+  """Returns whether a type is () -> state@SERVER."""
+  return signature.parameter is None and _is_at(signature.result, tff.SERVER)
 
 
 def _is_round(signature: tff.FunctionType) -> bool:

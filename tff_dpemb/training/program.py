@@ -13,7 +13,7 @@ import json
 import pathlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from typing import Any
 
@@ -33,6 +33,7 @@ from tff_dpemb.training import client_work
 from tff_dpemb.training import executors
 from tff_dpemb.training import participation as participation_lib
 from tff_dpemb.training import process
+from tff_dpemb.training import round_form
 
 
 class TrainingError(ValueError):
@@ -69,25 +70,12 @@ class RoundTimes:
   Attributes:
     read: Drawing and reading the cohort, during the round before.
     wait: What was left of that to wait for, before the round could start.
-    ship: Sending weights and data to the worker that ended last; it trains on
-      the first clients meanwhile.
-    train: From then to its result.
-    aggregate: Fetching that result.
-    server: Broadcast, merge, noise and server step.
-    losses: How often a worker was lost.
-    placement: What each worker did: name, clients, examples, seconds.
-
-  What another context of TFF does not measure is None, and `placement` empty.
+    executor: What the executor measured; None in another context of TFF.
   """
 
   read: float
   wait: float
-  ship: float | None = None
-  train: float | None = None
-  aggregate: float | None = None
-  server: float | None = None
-  losses: int = 0
-  placement: Sequence[Mapping[str, Any]] = ()
+  executor: round_form.RoundTimes | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,10 +172,13 @@ def train(
     for users in slots:
       if stop.is_set():
         raise futures.CancelledError
-      data.append(client_data(store, users, training, rng))
+      data.append(client_data(store, users, training, rng, decoders.map))
     return _Cohort(slots, data, time.monotonic() - start)
 
-  with _ReadAhead(read, number, training.rounds) as read_ahead:
+  with (
+    futures.ThreadPoolExecutor(thread_name_prefix='decode') as decoders,
+    _ReadAhead(read, number, training.rounds) as read_ahead,
+  ):
     while number < training.rounds:
       start = time.monotonic()
       cohort = read_ahead.take()
@@ -327,12 +318,19 @@ def client_data(
   users: np.ndarray,
   training: config.TrainingConfig,
   rng: np.random.Generator,
+  apply: Callable[..., Iterable[np.ndarray]] = map,
 ) -> client_work.ClientData:
-  """Returns what the virtual client of `users` (possibly none) holds."""
+  """Returns what the virtual client of `users` (possibly none) holds.
+
+  `apply` decodes images, as in `UserStore.read_user`.
+  """
   images, labels = [], []
   for user in users:
     examples = store.read_user(
-      int(user), max_examples=training.max_examples_per_user, rng=rng
+      int(user),
+      max_examples=training.max_examples_per_user,
+      rng=rng,
+      apply=apply,
     )
     images.append(examples.images)
     labels.append(examples.labels[user_store.IDENTITY])
@@ -390,8 +388,7 @@ def _schedule_key(
       f' {rounds_done} rounds were made by it; restore it, or set another name.'
     )
   key = cohorts.new_schedule_key()
-  artifacts.atomic_write_bytes(path, key)
-  path.chmod(0o600)
+  artifacts.atomic_write_bytes(path, key, is_private=True)
   return key
 
 
@@ -467,23 +464,7 @@ def _report(number, attempt, start, cohort, wait, state, metrics, training):
     users=int(sum(len(slot) for slot in cohort.slots)),
     examples=int(examples) * training.backbone_epochs,
     zeroed=int(metrics['aggregation']['zeroed']),
-    times=_times(cohort, wait),
-  )
-
-
-def _times(cohort: _Cohort, wait: float) -> RoundTimes:
-  found = executors.last_round()
-  if found is None:
-    return RoundTimes(cohort.seconds, wait)
-  return RoundTimes(
-    read=cohort.seconds,
-    wait=wait,
-    ship=found.ship,
-    train=found.train,
-    aggregate=found.aggregate,
-    server=found.server,
-    losses=found.losses,
-    placement=[dataclasses.asdict(placed) for placed in found.placement],
+    times=RoundTimes(cohort.seconds, wait, executors.last_round()),
   )
 
 

@@ -23,9 +23,12 @@ from tff_dpemb.training import round_form
 from tff_dpemb.training import worker_process
 
 _MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
-_CHANNEL_OPTIONS = (
+MESSAGE_OPTIONS = (
   ('grpc.max_receive_message_length', _MESSAGE_BYTES),
   ('grpc.max_send_message_length', _MESSAGE_BYTES),
+)
+_CHANNEL_OPTIONS = (
+  *MESSAGE_OPTIONS,
   # One connection a channel: a new channel must not find an old, dead one.
   ('grpc.use_local_subchannel_pool', 1),
 )
@@ -35,6 +38,8 @@ _LOST = (
   grpc.StatusCode.DEADLINE_EXCEEDED,
   grpc.StatusCode.FAILED_PRECONDITION,  # It was restarted, and forgot all.
 )
+# How a `device_worker` names its connections.
+DEVICES_PREFIX = 'devices-'
 _PROBE_SECONDS = 10.0
 # Data of clients that a worker may hold before they are trained on.
 _WINDOW_BYTES = 512 * 1024 * 1024
@@ -83,6 +88,7 @@ class RemoteWorker:
     self._credentials = credentials
     self._open()
     self._executor: executor_pb2.ExecutorId | None = None
+    self._has_devices = False
     self._head = b''  # The executor's field of a CreateValueRequest.
     self._functions: dict[round_form.RoundForm, Mapping[str, Any]] = {}
     self._held: list[Any] = []  # What the worker holds of the share.
@@ -143,6 +149,7 @@ class RemoteWorker:
       self._channel.close()
       self._open()
     self._executor = answer.executor
+    self._has_devices = answer.executor.id.startswith(DEVICES_PREFIX)
     self._head = executor_pb2.CreateValueRequest(
       executor=self._executor
     ).SerializeToString()
@@ -255,9 +262,14 @@ class RemoteWorker:
 
   def _functions_of(self, form: round_form.RoundForm) -> Mapping[str, Any]:
     if form not in self._functions:
+      step = form.plain_step if self._has_devices else form.step
       self._functions[form] = {
-        name: self._create_computation(getattr(form, name))
-        for name in ('zero', 'step', 'merge')
+        name: self._create_computation(computation)
+        for name, computation in (
+          ('zero', form.zero),
+          ('step', step),
+          ('merge', form.merge),
+        )
       }
       self._held.clear()  # They stay as long as the connection.
     return self._functions[form]
@@ -385,22 +397,39 @@ def encode(values: Sequence[Any]) -> bytes:
   Built in place: TFF's own serialisation copies each array five times.
   """
   request = executor_pb2.CreateValueRequest()
-  request.value.struct.SetInParent()  # A round may broadcast nothing.
-  elements = request.value.struct.element
-  for value in values:
-    array = np.asarray(value)
-    target = elements.add().value
-    if array.ndim == 0 or array.dtype.kind not in 'fiub':
-      dtype = np.str_ if array.dtype.kind in 'OSU' else array.dtype.type
-      content, _ = tff.framework.serialize_value(
-        value, tff.TensorType(dtype, array.shape)
-      )
-      target.CopyFrom(content)
-      continue
-    target.array.dtype = tf.as_dtype(array.dtype).as_datatype_enum
-    target.array.shape.dim.extend(array.shape)
-    target.array.content = array.tobytes()
+  write_struct(request.value, values)
   return request.SerializeToString()
+
+
+def write_struct(target: executor_pb2.Value, values: Sequence[Any]) -> None:
+  """Writes flat values as a struct of tensors."""
+  target.struct.SetInParent()  # A round may broadcast nothing.
+  for value in values:
+    write_leaf(target.struct.element.add().value, value)
+
+
+def write_leaf(target: executor_pb2.Value, value: Any) -> None:
+  """Writes one array or scalar."""
+  array = np.asarray(value)
+  if array.ndim == 0 or array.dtype.kind not in 'fiub':
+    dtype = np.str_ if array.dtype.kind in 'OSU' else array.dtype.type
+    content, _ = tff.framework.serialize_value(
+      value, tff.TensorType(dtype, array.shape)
+    )
+    target.CopyFrom(content)
+    return
+  target.array.dtype = tf.as_dtype(array.dtype).as_datatype_enum
+  target.array.shape.dim.extend(array.shape)
+  target.array.content = array.tobytes()
+
+
+def read_leaf(source: executor_pb2.Value) -> Any:
+  """Returns what `write_leaf` wrote; an array may be a view of the message."""
+  array = source.array
+  if array.content:
+    dtype = tf.as_dtype(array.dtype).as_numpy_dtype
+    return np.frombuffer(array.content, dtype).reshape(array.shape.dim)
+  return tff.framework.deserialize_value(source)[0]
 
 
 def _handshake() -> tuple[tff.framework.ConcreteComputation, list[np.ndarray]]:

@@ -95,6 +95,9 @@ class RoundForm:
     zero, step, merge: Computations for a worker: `zero() -> partial`,
       `step(partial, broadcast, data) -> partial` and
       `merge(partial, partial) -> partial`.
+    plain_step: `step` with branches and loops as functions. In the others, they
+      are inlined, which TFF's own worker runs a little faster, and which a
+      `tf.function` cannot hold where there are several devices.
   """
 
   def __init__(self, computation: tff.framework.ConcreteComputation):
@@ -143,6 +146,7 @@ class RoundForm:
     def merge_flat(one, other):
       return merge.inline([*one, *other], self.partial_type)
 
+    self.plain_step = step_flat
     self.zero, self.step, self.merge = map(
       tff.backends.native.desugar_and_transform_to_native,
       (zero_flat, step_flat, merge_flat),
@@ -214,6 +218,19 @@ def examples_of(data: Sequence[Any]) -> int:
   """Returns the length of a client's first tensor, which holds its examples."""
   shape = np.shape(data[0]) if data else ()
   return int(shape[0]) if shape else 1
+
+
+def initial_state(computation: tff.framework.ConcreteComputation) -> Any:
+  """Returns what the `initialize` of a process returns, computed here."""
+  function = ServerFunction(
+    tff.backends.mapreduce.get_state_initialization_computation(
+      computation, no_rewrites()
+    )
+  )
+  try:
+    return pack(function(), computation.type_signature.result)
+  finally:
+    function.close()
 
 
 def map_reduce_form(

@@ -1,7 +1,7 @@
-"""TFF's C++ worker as a process that the program owns; no TensorFlow here.
+"""A TFF worker as a process that the program owns; no TensorFlow here.
 
-The worker listens without encryption or authentication, runs any graph that it
-is sent, and cannot be told to listen on loopback only. So it runs sealed, in a
+The C++ worker listens without encryption or authentication, runs any graph that
+it is sent, and cannot be told to listen on loopback only. So it runs sealed, in a
 network of its own, where this user's processes alone reach it. Where the kernel
 forbids that, its port is open on all interfaces, and `is_sealed` says so.
 """
@@ -12,9 +12,12 @@ import os
 import pathlib
 import socket
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 
 from tff_dpemb import processes
+
+_DEVICE_WORKER = (sys.executable, '-m', 'tff_dpemb.training.device_worker')
 
 
 class ExecutorError(RuntimeError):
@@ -22,7 +25,7 @@ class ExecutorError(RuntimeError):
 
 
 class OwnedWorker:
-  """One TFF C++ worker process, alive as long as this object's `with`."""
+  """One worker process, TFF's C++ one by default, alive as long as this object's `with`."""
 
   def __init__(
     self,
@@ -30,6 +33,7 @@ class OwnedWorker:
     concurrent_calls: int = -1,
     log_path: str | os.PathLike[str] = os.devnull,
     environment: Mapping[str, str] | None = None,
+    devices: Sequence[str] = (),
   ):
     """Starts the worker.
 
@@ -37,12 +41,14 @@ class OwnedWorker:
       concurrent_calls: Calls of one computation at a time; < 1: no limit.
       log_path: Where the worker's own messages are appended.
       environment: Variables that it gets besides this program's own.
+      devices: Such as 'GPU:0', or 'all': `device_worker` instead of TFF's C++
+        worker.
 
     Raises:
       ExecutorError: There is no worker binary.
       processes.ProcessError: This is not the main thread.
     """
-    self._binary = worker_binary()
+    self._devices = devices
     self._concurrent_calls = concurrent_calls
     self._log_path = log_path
     self._environment = environment
@@ -66,15 +72,23 @@ class OwnedWorker:
       f'unix-abstract:{seal.socket_name}' if seal else f'127.0.0.1:{port}'
     )
     self._process = processes.start(
-      [
-        str(self._binary),
-        f'--port={port}',
-        f'--max_concurrent_computation_calls={self._concurrent_calls}',
-      ],
+      self._command(port),
       log_path=self._log_path,
       environment=self._environment,
       seal=seal,
     )
+
+  def _command(self, port: int) -> list[str]:
+    if self._devices:
+      command = [*_DEVICE_WORKER, f'--port={port}']
+      if self._concurrent_calls > 0:
+        command.append(f'--slots={self._concurrent_calls}')
+      return command + [f'--device={device}' for device in self._devices]
+    return [
+      str(worker_binary()),
+      f'--port={port}',
+      f'--max_concurrent_computation_calls={self._concurrent_calls}',
+    ]
 
   def is_alive(self) -> bool:
     """Returns whether the worker runs."""
@@ -95,6 +109,25 @@ class OwnedWorker:
 
   def __exit__(self, *unused) -> None:
     self.close()
+
+
+def check_devices(devices: Sequence[str]) -> list[str]:
+  """Returns the full names of devices that compute, tried in a process.
+
+  Raises:
+    ExecutorError: TensorFlow lists no such device, or it does not compute.
+  """
+  tried = subprocess.run(
+    [*_DEVICE_WORKER, '--check', *(f'--device={name}' for name in devices)],
+    stdin=subprocess.DEVNULL,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  if tried.returncode:
+    lines = tried.stderr.strip().splitlines() or ['it ended without a word.']
+    raise ExecutorError(lines[-1])
+  return tried.stdout.split()
 
 
 def worker_binary() -> pathlib.Path:
