@@ -269,14 +269,6 @@ def synthesize(run: Run) -> None:
         lease=lease,
       )
 
-    def charged() -> int:
-      counts = ledger.draw_counts(
-        population=run.config.privacy.population,
-        run=run.config.name,
-        release=release,
-      )
-      return sum(count for _, count in counts)
-
     def assess(result: publish.SyntheticRelease) -> classification.Comparison:
       return assessment.assess(
         synthetic=result,
@@ -345,7 +337,7 @@ def synthesize(run: Run) -> None:
       config=settings,
       delta=delta,
       charge=charge,
-      charged=charged,
+      charged=lambda: stages.draws_of(ledger, run, release),
       release=release,
       certify=certify,
     )

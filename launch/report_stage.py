@@ -107,7 +107,7 @@ def _privacy(run: Run, trained: dict[str, Any]) -> dict[str, Any]:
   """Epsilon of the run as executed: every draw in the ledger is counted."""
   plan = stages.private_plan(run)
   with stages.open_ledger(run) as ledger:
-    draws = stages.draws_of_model(ledger, run)
+    draws = stages.draws_of(ledger, run, stages.model_release(run))
     population = run.config.privacy.population
     spent = ledger.spent(population, plan.delta)
   rounds = plan.rounds if plan.is_charged_at_start else trained['rounds']

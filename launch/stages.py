@@ -224,7 +224,7 @@ def train(run: Run) -> None:
       on_round=on_round,
       on_evaluate=curve.add,
     )
-    draws = draws_of_model(ledger, run)
+    draws = draws_of(ledger, run, model_release(run))
   embedding_model.save_weights(run.training / 'weights.npz', result.weights)
   run_directory.write_stamp(
     run.training,
@@ -483,15 +483,20 @@ def lifted_backbone(
   )
 
 
-def draws_of_model(ledger: ledger_lib.Ledger, run: Run) -> int:
-  """Returns how often the run's training drew noise, replays included."""
-  counts = ledger.draw_counts(run=run.config.name, release=model_release(run))
+def draws_of(ledger: ledger_lib.Ledger, run: Run, release: str) -> int:
+  """Returns how often noise was drawn for a release, replays included."""
+  counts = ledger.draw_counts(
+    population=run.config.privacy.population,
+    run=run.config.name,
+    release=release,
+  )
   return sum(count for _, count in counts)
 
 
 def _spent(ledger, run: Run, plan, report: program.RoundReport) -> float:
   """Returns epsilon of what the run has been charged after a round."""
-  replays = draws_of_model(ledger, run) - report.round
+  draws = draws_of(ledger, run, model_release(run))
+  replays = draws - report.round
   rounds = plan.rounds if plan.is_charged_at_start else report.round
   return plan.guarantee(rounds, replays=replays).epsilon
 
