@@ -38,7 +38,13 @@ def _ledger_option(command: Any) -> Any:
   '--epsilon', type=float, default=4.0, show_default=True, help='Budget.'
 )
 @click.option('--delta', type=float, help='Default: population ** -1.1.')
-@click.option('--rounds', type=click.IntRange(1), default=30, show_default=True)
+@click.option(
+  '--rounds',
+  type=click.IntRange(1, 1_000_000),
+  default=30,
+  show_default=True,
+  metavar='N',
+)
 @click.option(
   '--users-per-virtual-client',
   type=click.IntRange(1),
@@ -66,7 +72,7 @@ def _ledger_option(command: Any) -> Any:
 )
 @click.option(
   '--runs',
-  type=click.IntRange(2),
+  type=click.IntRange(2, 10_000),
   metavar='N',
   help='Show what choosing among N runs costs.',
 )
@@ -176,6 +182,18 @@ def _tuning_costs(row: Any, runs: int) -> dict[str, float | None]:
   }
 
 
+def _populations(book: Any, population: str | None) -> list[str]:
+  """Returns the one that is asked for, or all of a ledger."""
+  names = book.populations()
+  if population is None:
+    return names
+  if population not in names and book.budget(population) is None:
+    raise click.UsageError(
+      f'--population must be one of {names or "none yet"}, got {population!r}.'
+    )
+  return [population]
+
+
 @click.group()
 def ledger() -> None:
   """Looks at what has been spent: show, verify, export, budget.
@@ -207,7 +225,7 @@ def ledger_show(
   from tff_dpemb.privacy import ledger as ledger_lib
 
   with ledger_lib.Ledger.open(url, create=False) as book:
-    names = book.populations() if population is None else [population]
+    names = _populations(book, population)
     if not names:
       click.echo('the ledger is empty')
     for name in names:
@@ -301,7 +319,7 @@ def ledger_export(url: str, population: str | None, composed: bool) -> None:
 
   with ledger_lib.Ledger.open(url, create=False) as book:
     if composed:
-      names = book.populations() if population is None else [population]
+      names = _populations(book, population)
       lines: list[dict[str, Any]] = [
         {
           'population': name,

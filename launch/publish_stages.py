@@ -263,6 +263,7 @@ def synthesize(run: Run) -> None:
         details={
           'part': release_id,
           'data_digest': private.digest,
+          certificate_ledger.SIMULATION: run.config.privacy.simulation,
           certificate_ledger.DELTA: delta,
           certificate_ledger.POPULATION_SIZE: private.num_users,
         },

@@ -211,7 +211,9 @@ def train(run: Run) -> None:
       )
 
     stack.enter_context(
-      executors.open(run.config.runtime, log_path=run.training / 'worker.log')
+      executors.open(
+        run.config.runtime, log_path=run.make_restricted() / 'worker.log'
+      )
     )
     result = program.train(
       run.config,
@@ -455,7 +457,10 @@ def round_charge(
       plan_digest=plan.digest(),
       config_digest=run.config.digest(),
       code_revision=code,
-      details={'data_digest': data_digest},
+      details={
+        'data_digest': data_digest,
+        certificate_ledger.SIMULATION: run.config.privacy.simulation,
+      },
       lease=lease,
     )
     drawn[number] += 1

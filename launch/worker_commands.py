@@ -69,9 +69,10 @@ def worker(
     if not process.is_sealed and not insecure_network:
       raise channels.ChannelError(
         'the worker must have a network of its own, which this kernel or'
-        ' container forbids: its port would be open on all interfaces, without'
-        ' TLS. Allow unprivileged user namespaces, or give --insecure-network'
-        ' behind a firewall that closes every other port.'
+        ' container forbids: its port would be open to others, without TLS, that'
+        " of TFF's own worker on all interfaces. Allow unprivileged user"
+        ' namespaces, or give --insecure-network behind a firewall that closes'
+        ' every other port.'
       )
     gateway = worker_gateway.Gateway(
       process, host=host, port=port, context=context
@@ -90,6 +91,7 @@ async def _serve(
       '--listen must be a free port on an address of this machine, got'
       f' {host!r} ({error.strerror or error}).'
     ) from error
+  await gateway.wait_until_it_answers()
   shown = f'[{host}]' if ':' in host else host
   click.echo(f'worker ready on {shown}:{gateway.port} ({about})')
   try:

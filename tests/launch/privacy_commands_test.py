@@ -162,6 +162,16 @@ def test_ledger_show_says_what_is_spent_and_left(run, url):
   assert result.output.count('quick/synthetic') == 3
 
 
+def test_a_population_that_is_not_there_is_refused(run, url):
+  for command in ('show', 'export'):
+    options = ['--composed'] if command == 'export' else ['--delta', '1e-5']
+    result = run(
+      'ledger', command, '--ledger', url, '--population', 'nosuch', *options
+    )
+    assert result.exit_code == 2
+    assert "one of ['glyphs'], got 'nosuch'" in result.errors
+
+
 def test_ledger_verify_tells_whole_from_damaged(run, url):
   command = ('ledger', 'verify', '--ledger', url)
   result = run(*command)

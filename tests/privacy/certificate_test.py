@@ -138,6 +138,126 @@ def test_a_synthetic_certificate_is_bound_to_what_was_charged(book):
   )
 
 
+@pytest.mark.parametrize(
+  'names',
+  [
+    {'release': 'quick/other'},
+    {'run': 'other'},
+    {'population': 'fresh', 'run': 'zzz', 'release': 'zzz/model'},
+  ],
+)
+def test_a_certificate_of_draws_that_were_never_made_is_found(book, names):
+  """The ledger knows nothing of these names: nothing equals nothing."""
+  book.record_release(
+    population='glyphs', release='quick/model', run='quick', digest='c' * 64
+  )
+  content = _for_training(book, artifact_digest='c' * 64)
+  for key in ('draws', 'redrawn', 'replays', 'rounds_completed'):
+    content['mechanism'][key] = 0
+  content['run'] = names.get('run', 'quick')
+  content['release'] = names.get('release', 'quick/model')
+  content['composition']['population'] = names.get('population', 'glyphs')
+  content['composition']['releases'] = [content['release']]
+  content['accounting'] = document.account(
+    document.revealed(content, _PLAN.delta), _PLAN.delta
+  )
+  content['composition']['epsilon'] = content['accounting']['epsilon']
+  content['statement'] = document.statement(content)
+  content = certificate_lib.seal(content)
+  assert content['accounting']['epsilon'] == 0
+  (problem,) = certificate_lib.verify(content)
+  assert 'mechanism.draws must be at least 1' in problem
+  problems = certificate_lib.verify(content, ledger=book)
+  assert any('it has none' in item for item in problems)
+  assert any('was released as' in item for item in problems)
+
+
+def test_an_artefact_is_certified_as_what_it_was_released_as(book):
+  """Not as another release, which was charged for less."""
+  for _ in range(2):
+    book.record_release(
+      population='glyphs', release='quick/model', run='quick', digest='c' * 64
+    )
+  _charge(book, 0, release='quick/tiny')
+  content = _for_training(
+    book, release='quick/tiny', rounds_completed=1, artifact_digest='c' * 64
+  )
+  assert certificate_lib.verify(content) == []
+  (problem,) = certificate_lib.verify(content, ledger=book)
+  assert "was released as 'quick/model'" in problem
+
+
+@pytest.mark.parametrize(
+  ('key', 'value'),
+  [
+    ('budget_epsilon', 80.0),
+    ('budget_epsilon', None),
+    ('budget_delta', 1e-6),
+    ('remaining_epsilon', 7.9),
+    ('remaining_epsilon', -1.0),
+    ('remaining_epsilon', None),
+  ],
+)
+def test_the_budget_of_a_certificate_is_that_of_the_ledger(book, key, value):
+  content = _for_training(book)
+  assert certificate_lib.verify(content, ledger=book) == []
+  # Another one that is set later does not matter.
+  book.set_budget('glyphs', guarantee.Budget(9.0, _PLAN.delta), replace=True)
+  assert certificate_lib.verify(content, ledger=book) == []
+  content['composition'][key] = value
+  problems = certificate_lib.verify(certificate_lib.seal(content), ledger=book)
+  assert any('composition.' in problem for problem in problems)
+
+
+def test_a_simulation_is_certified_as_one(tmp_path):
+  with ledger_lib.Ledger.open(tmp_path / 'other.sqlite') as other:
+    for number in range(6):
+      _charge(other, number, details={'simulation': True})
+    right = _for_training(other, simulation=True)
+    assert certificate_lib.verify(right, ledger=other) == []
+    wrong = _for_training(other, simulation=False)
+    (problem,) = certificate_lib.verify(wrong, ledger=other)
+  assert 'was charged at simulation True' in problem
+
+
+@pytest.mark.parametrize(
+  ('path', 'value'),
+  [
+    (('accounting', 'epsilon'), 10**400),
+    (('sampling', 'probability'), 10**400),
+    (('adjacency', 'sensitivity_multiple'), float('nan')),
+    (('mechanism', 'noise_multiplier'), 1e-320),
+    (('mechanism', 'noise_multiplier'), 1e308),
+    (('mechanism', 'draws'), 10**30),
+  ],
+)
+def test_numbers_that_cannot_be_are_problems_not_crashes(book, path, value):
+  content = _for_training(book)
+  _set(content, path, value)
+  with contextlib.suppress(certificate_lib.CertificateError):  # NaN: no JSON.
+    content = certificate_lib.seal(content)
+  assert certificate_lib.verify(content, ledger=book)
+
+
+@pytest.mark.parametrize(
+  'event',
+  [
+    {'class_name': 'ComposedDpEvent', 'events': [3]},
+    {'class_name': 'ComposedDpEvent', 'events': 'none'},
+    {'class_name': 'SelfComposedDpEvent', 'event': 1.0, 'count': 2},
+    {'class_name': 'GaussianDpEvent', 'noise_multiplier': 1e-320},
+    {'class_name': 'GaussianDpEvent', 'noise_multiplier': 1e308},
+    {'class_name': 'GaussianDpEvent', 'noise_multiplier': 'much'},
+  ],
+)
+def test_events_that_cannot_be_are_problems_not_crashes(book, event):
+  content = _for_synthesis(book)
+  event['module_name'] = 'dp_accounting.dp_event'
+  content['mechanism']['draws'][0]['event'] = event
+  content = certificate_lib.seal(content)
+  assert certificate_lib.verify(content, ledger=book)
+
+
 def test_a_synthetic_set_is_for_one_adjacency(book):
   with pytest.raises(certificate_lib.CertificateError, match='must be add-or-'):
     _for_synthesis(book, adjacency=guarantee.Adjacency.REPLACE_ONE)
@@ -398,6 +518,15 @@ _MODEL_CHANGES = [
   (('mechanism', 'redrawn'), lambda value: value + 1),
   (('adjacency', 'population_is_public'), lambda value: False),
   (('sampling', 'participation'), lambda value: 'outside'),
+  (('sampling', 'participation'), lambda _: certificate_schema.EVERYONE),
+  (('mechanism', 'final_clip_norm'), lambda value: -1.0),
+  (('released', 'protected'), lambda value: []),
+  (('data_accesses',), lambda value: []),
+  (('data_accesses', 2, 'status'), lambda value: 'covered'),
+  (
+    ('data_accesses',),
+    lambda value: [*value, {'what': 'labels', 'status': 'covered'}],
+  ),
   (('accounting', 'event', 'count'), lambda value: value - 1),
   (('accounting', 'accountant'), lambda value: 'RDP'),
   (('accounting', 'statement'), lambda value: value + '!'),
@@ -976,6 +1105,13 @@ def test_artefacts_beside_the_certificate_are_checked(book, tmp_path):
   )
   path = directory / 'certificate.json'
   certificate_lib.write(path, content)
+  assert 'never released' in certificate_lib.verify(path, ledger=book)[0]
+  book.record_release(
+    population='glyphs',
+    release='quick/synthetic',
+    run='quick',
+    digest=artifacts.sha256_of(artefact),
+  )
   assert certificate_lib.verify(path, ledger=book) == []
   artefact.write_bytes(b'other rows')
   assert 'certified SHA-256' in certificate_lib.verify(path)[0]

@@ -80,8 +80,12 @@ def test_a_share_is_summed(worker, form, slots):
 
 
 def test_a_fault_of_a_computation_is_told_and_is_no_loss(worker, form):
-  with pytest.raises(worker_process.ExecutorError, match='could not compute'):
-    _share(worker, form, ([1], [-1], [2]))
+  with pytest.raises(
+    worker_process.ExecutorError,
+    match=r'could not compute: .*InvalidArgumentError at Assert',
+  ) as raised:
+    _share(worker, form, ([1], [-12345], [2]))
+  assert '12345' not in str(raised.value)
   assert worker.probe()
   _, metric = form.update(np.float32(3.0), _share(worker, form, ([1], [2])))
   assert metric == 9.0
@@ -120,6 +124,47 @@ def test_an_executor_runs_rounds_and_plain_computations(served):
     assert double(21) == 42
     with pytest.raises(worker_process.ExecutorError, match='parts of rounds'):
       total([1, 2])
+
+
+def test_what_needs_a_whole_worker_finds_it(served):
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def total(values):
+    return tff.federated_sum(values)
+
+  with executors.workers([f'127.0.0.1:{served.port}'], processes=1) as context:
+    context._pool._workers.reverse()  # The one with devices is first.
+    assert total([1, 2]) == 3
+
+
+def test_connections_of_the_lost_do_not_stay(served, form):
+  address = f'127.0.0.1:{served.port}'
+  for _ in range(5):
+    worker = remote_worker.RemoteWorker(address)
+    worker.connect(deadline_seconds=10)
+    _share(worker, form, ([1],))
+    worker.abandon()
+  assert len(served.service._connections) <= 2
+
+
+def test_a_worker_that_was_started_again_knows_nobody():
+  first = device_worker.serve([_CPU])
+  worker = remote_worker.RemoteWorker(f'127.0.0.1:{first.port}')
+  worker.connect(deadline_seconds=10)
+  first.server.stop(None).wait()
+  second = device_worker.serve([_CPU], port=first.port)
+  other = remote_worker.RemoteWorker(f'127.0.0.1:{first.port}')
+  other.connect(deadline_seconds=10)
+  assert other.probe()
+  assert not worker.probe()
+  other.close()
+  worker.abandon()
+  second.server.stop(None)
+
+
+def test_files_of_the_current_directory_are_no_modules(tmp_path, monkeypatch):
+  (tmp_path / 'grpc.py').write_text('raise SystemExit("not this one")')
+  monkeypatch.chdir(tmp_path)
+  assert worker_process.check_devices(['CPU:0']) == [_CPU]
 
 
 def test_a_taken_port_is_refused(served):

@@ -15,6 +15,11 @@ _FORMATS = ('PNG', 'JPEG', 'WEBP', 'BMP', 'GIF', 'PPM', 'TIFF')
 MAX_PIXELS = 64_000_000
 
 
+# Pillow warns of large images; the limit here is max_pixels. Once, not at each
+# call: filters are the process', and threads decode.
+warnings.simplefilter('ignore', Image.DecompressionBombWarning)
+
+
 class ImageError(ValueError):
   """Bytes that are not an image that can be used."""
 
@@ -49,19 +54,16 @@ def decode(
   if not data:
     raise ImageError('image must not be empty, got 0 bytes.')
   try:
-    with warnings.catch_warnings():
-      # Pillow warns of large images; the limit here is max_pixels.
-      warnings.simplefilter('ignore', Image.DecompressionBombWarning)
-      image: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
-      pixels = image.width * image.height
-      if pixels > max_pixels:
-        raise ImageError(
-          f'image must have at most {max_pixels} pixels, got {image.width} x'
-          f' {image.height}; shrink it first.'
-        )
-      image = _to_mode(ImageOps.exif_transpose(image), channels)
-      if image.size != (width, height):
-        image = image.resize((width, height), Image.Resampling.LANCZOS)
+    image: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
+    pixels = image.width * image.height
+    if pixels > max_pixels:
+      raise ImageError(
+        f'image must have at most {max_pixels} pixels, got {image.width} x'
+        f' {image.height}; shrink it first.'
+      )
+    image = _to_mode(ImageOps.exif_transpose(image), channels)
+    if image.size != (width, height):
+      image = image.resize((width, height), Image.Resampling.LANCZOS)
   except ImageError:
     raise
   except Image.DecompressionBombError as error:

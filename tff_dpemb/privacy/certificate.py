@@ -12,6 +12,7 @@ from typing import Any
 
 from tff_dpemb import artifacts as artifacts_lib
 from tff_dpemb.privacy import certificate_check
+from tff_dpemb.privacy import certificate_claims
 from tff_dpemb.privacy import certificate_document as document
 from tff_dpemb.privacy import certificate_facts as facts
 from tff_dpemb.privacy import certificate_ledger
@@ -153,19 +154,6 @@ def build_for_training(
     sampling=sampling,
     delta=plan.delta,
     plan_digest=plan.digest(),
-    protected=[
-      'the final model and every checkpoint of the backbone',
-      'the clip norms of all rounds',
-    ],
-    accesses={
-      'updates of the backbone in each round': 'covered',
-      'clip norm of each round': 'covered',
-      'choice of settings (tuning)': NOT_COVERED,
-      'normalisation of images': 'public',
-      'number of users and of identities': 'public',
-      'training metrics (loss, cohort sizes)': NOT_COVERED,
-      'evaluation on held-out identities': NOT_COVERED,
-    },
     randomness={
       'source': ' '.join(
         (
@@ -296,14 +284,6 @@ def build_for_synthesis(
     sampling=sampling,
     delta=delta,
     plan_digest=provenance.plan_digest,
-    protected=['the mixture and every set sampled from it'],
-    accesses={
-      'sums, counts and second moments of embeddings': 'covered',
-      'training of the encoder (bounded by the composition only)': NOT_COVERED,
-      'set of classes': 'public',
-      'choice of settings (tuning)': NOT_COVERED,
-      'evaluation on real held-out data': NOT_COVERED,
-    },
     randomness={'source': noise_source, 'numerics': numerics},
     pretraining=encoder,
     dropped_classes=(
@@ -333,8 +313,6 @@ def _assemble(
   sampling: dict[str, Any],
   delta: float,
   plan_digest: str,
-  protected: list[str],
-  accesses: Mapping[str, str],
   randomness: Mapping[str, str],
   pretraining: str,
   dropped_classes: list[str] | str,
@@ -342,7 +320,7 @@ def _assemble(
   """Returns the sealed certificate; what can be derived is derived here."""
   ledger, population = charged.ledger, charged.population
   count, ledger_digest = ledger.head()
-  accesses = {**accesses, **context.data_accesses}
+  accesses = {**context.data_accesses, **certificate_claims.ACCESSES[kind]}
   content: dict[str, Any] = {
     'schema': certificate_schema.SCHEMA_NAME,
     'kind': kind,
@@ -367,7 +345,7 @@ def _assemble(
     },
     'adjacency': adjacency,
     'released': {
-      'protected': protected,
+      'protected': list(certificate_claims.PROTECTED[kind]),
       'seen_without_protection': list(context.seen_without_protection),
     },
     'data_accesses': [

@@ -8,6 +8,7 @@ from typing import Any
 
 from tff_dpemb import artifacts as artifacts_lib
 from tff_dpemb.privacy import accounting
+from tff_dpemb.privacy import certificate_claims
 from tff_dpemb.privacy import certificate_document as document
 from tff_dpemb.privacy import certificate_ledger
 from tff_dpemb.privacy import certificate_schema
@@ -67,7 +68,8 @@ def verify(
   problems += certificate_signature.problems(content, public_key=public_key)
   try:
     problems += _accounting_problems(content)
-  except (guarantee_lib.PrivacyError, KeyError, TypeError, ValueError) as error:
+    problems += certificate_claims.problems(content)
+  except certificate_ledger.ILLEGAL as error:
     problems.append(f'mechanism and sampling must be legal: {error}')
   if directory is not None:
     problems += _artifact_problems(content, pathlib.Path(directory))
@@ -148,7 +150,17 @@ def _model_problems(content: Mapping[str, Any]) -> list[str]:
       'provenance.plan_digest must be that of the plan that mechanism and'
       ' sampling describe.'
     )
+  final = mechanism['final_clip_norm']
+  if final is not None and not final > 0:
+    problems.append(
+      f'mechanism.final_clip_norm must be > 0 or null, got {final}.'
+    )
   draws, redrawn = mechanism['draws'], mechanism['redrawn']
+  if draws < 1:
+    problems.append(
+      f'mechanism.draws must be at least 1, got {draws}: a model without noise'
+      ' drawn for it has no guarantee.'
+    )
   completed, replays = mechanism['rounds_completed'], mechanism['replays']
   if completed + replays != draws:
     problems.append(
@@ -235,6 +247,8 @@ def _composition_problems(content: Mapping[str, Any]) -> list[str]:
 def _query_problems(content: Mapping[str, Any]) -> list[str]:
   """Checks that the listed queries and the overcharge are the charged draws."""
   mechanism, sampling = content['mechanism'], content['sampling']
+  if not mechanism['draws'] or any(d['count'] < 1 for d in mechanism['draws']):
+    return ['mechanism.draws must list what was drawn, each at least once.']
   everyone = (
     sampling['sampler'] == 'everyone'
     and sampling['users_per_round'] == sampling['population']

@@ -43,8 +43,8 @@ class Context:
     max_examples_per_user: Cap per user and round; None if all count.
     seen_without_protection: What engineers see of the private data without
       noise (names of metrics, not values).
-    data_accesses: {what: 'covered', 'public' or 'not covered'}; adds to and
-      overrides the usual list.
+    data_accesses: {what: 'public' or 'not covered'}; adds to the list of
+      `certificate_claims`.
     tuning: How many runs on private data chose the settings, and how.
     tuning_cost: What these runs cost.
     overlap_check: How private users were looked for in public data.

@@ -12,7 +12,18 @@ from tff_dpemb.privacy import plan as plan_lib
 
 TOLERANCE = 1e-6  # Relative; the accounting is deterministic.
 
-# In the details of a synthetic set's draws: what epsilon is stated for.
+# What accounting raises for numbers and events that cannot be.
+ILLEGAL = (
+  guarantee_lib.PrivacyError,
+  ArithmeticError,
+  KeyError,
+  TypeError,
+  ValueError,
+)
+
+# In the details of draws: what they were charged as. A synthetic set's have
+# what epsilon is stated for, a model's have that in its plan.
+SIMULATION = 'simulation'
 DELTA = 'delta'
 POPULATION_SIZE = 'population_size'
 
@@ -100,12 +111,19 @@ def problems(
     release=content['release'],
     kind='draw',
   )
+  if not entries:
+    found.append(
+      f'ledger: it must hold draws of release {content["release"]!r} of run'
+      f' {content["run"]!r} of population'
+      f' {content["composition"]["population"]!r}, it has none.'
+    )
   mechanism = content['mechanism']
   found += _relations_differ(content, entries)
   found += _artifact_in_ledger(content, ledger)
+  found += _setting_differs(content, entries)
+  found += _budget_differs(content, ledger)
   if content['kind'] == 'model':
     return found + _model_in_ledger(content, entries)
-  found += _setting_differs(content, entries)
   certified: dict[str, int] = {}
   in_ledger: dict[str, int] = {}
   try:
@@ -115,7 +133,7 @@ def problems(
     for draw in mechanism['draws']:
       text = events.canonical_text(events.from_json(draw['event']))
       certified[text] = certified.get(text, 0) + draw['count']
-  except (guarantee_lib.PrivacyError, KeyError, TypeError, ValueError):
+  except ILLEGAL:
     return found  # Reported with the accounting.
   found += _counts_differ(sum(certified.values()), len(entries))
   if sum(certified.values()) == len(entries) and certified != in_ledger:
@@ -135,8 +153,9 @@ def _relations_differ(content, entries) -> list[str]:
 
 
 def _setting_differs(content, entries) -> list[str]:
-  """Checks what the draws of a synthetic set were charged for."""
+  """Checks what the draws were charged as."""
   stated = {
+    SIMULATION: content['simulation'],
     DELTA: content['accounting']['delta'],
     POPULATION_SIZE: content['sampling']['population'],
   }
@@ -149,23 +168,67 @@ def _setting_differs(content, entries) -> list[str]:
   ][:1]
 
 
+def _budget_differs(content, ledger) -> list[str]:
+  """Checks the budget of part 14: one that was set, and what was left of it."""
+  composition = content['composition']
+  population = composition['population']
+  epsilon, delta = composition['budget_epsilon'], composition['budget_delta']
+  until = content['provenance']['ledger_entries']
+  in_force = None
+  for entry in ledger.entries(population=population, kind='budget'):
+    if entry.sequence <= until:
+      in_force = entry
+  least = None
+  if in_force is not None:
+    least = (in_force.details['epsilon'], in_force.details['delta'])
+  if (epsilon, delta) != (least or (None, None)):
+    return [
+      'composition.budget_epsilon and budget_delta must be what the ledger up'
+      f' to entry {until} says, {least}, got {(epsilon, delta)}.'
+    ]
+  remaining = composition['remaining_epsilon']
+  if least is None:
+    return (
+      []
+      if remaining is None
+      else ['composition.remaining_epsilon must be null without a budget.']
+    )
+  spent = ledger.spent(population, delta, until=until).epsilon
+  left = max(0.0, epsilon - spent)
+  if remaining is None or not math.isclose(
+    remaining, left, rel_tol=TOLERANCE, abs_tol=TOLERANCE * epsilon
+  ):
+    return [f'composition.remaining_epsilon must be {left}, got {remaining}.']
+  return []
+
+
 def _artifact_in_ledger(content, ledger) -> list[str]:
   """Checks that what was released is what the certificate is about."""
-  released = [
-    entry.details.get('artifact_digest')
-    for entry in ledger.entries(
-      population=content['composition']['population'],
-      run=content['run'],
-      release=content['release'],
-      kind='release',
-    )
-  ]
+  names = {
+    'population': content['composition']['population'],
+    'run': content['run'],
+    'release': content['release'],
+  }
   provenance = content['provenance']
-  own = {provenance['artifact_digest'], *provenance['artifacts'].values()}
-  if released and not own & set(released):
+  own = {provenance['artifact_digest'], *provenance['artifacts'].values()} - {
+    ''
+  }
+  here: set[str] = set()
+  for entry in ledger.entries(kind='release'):
+    digest = entry.details.get('artifact_digest')
+    if all(getattr(entry, name) == value for name, value in names.items()):
+      here.add(digest)
+    elif digest in own:
+      return [
+        f'ledger: entry {entry.sequence} says that this artefact was released'
+        f' as {entry.release!r} of run {entry.run!r} of population'
+        f' {entry.population!r}, not as the certificate says.'
+      ]
+  if (own or here) and not own & here:
     return [
       'ledger: provenance must name a file, or a digest of all files, that the'
-      ' ledger says was released; this is another artefact.'
+      f' ledger says was released as {names["release"]!r}; this is another'
+      ' artefact, or it was never released.'
     ]
   return []
 
@@ -194,7 +257,7 @@ def _model_in_ledger(
     )
   try:
     plan = document.plan_of(content, content['accounting']['delta'])
-  except (guarantee_lib.PrivacyError, KeyError, TypeError, ValueError):
+  except ILLEGAL:
     return problems  # Reported with the accounting.
   wrong = draw_problems(entries, plan)
   if wrong:

@@ -7,6 +7,7 @@ that verifying needs no further library.
 """
 
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -333,7 +334,9 @@ def _has_type(value: Any, name: str) -> bool:
     return isinstance(value, bool)
   if name in ('number', 'integer'):
     kinds = (int, float) if name == 'number' else int
-    return isinstance(value, kinds) and not isinstance(value, bool)
+    if not isinstance(value, kinds) or isinstance(value, bool):
+      return False
+    return abs(value) <= sys.float_info.max  # Neither NaN nor 400 digits.
   return isinstance(value, _TYPES[name])
 
 

@@ -1,5 +1,6 @@
 """Devices of this TensorFlow, and TFF's computations as functions on one."""
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -23,6 +24,10 @@ def choose(devices: Sequence[str] | None) -> tuple[str, ...]:
   Raises:
     ExecutorError: No such device, or no accelerator.
   """
+  for gpu in tf.config.list_physical_devices('GPU'):
+    # Else the first program on a machine takes all memory of all its GPUs.
+    with contextlib.suppress(RuntimeError):  # They are set up already.
+      tf.config.experimental.set_memory_growth(gpu, True)
   listed = [device.name for device in tf.config.list_logical_devices()]
   if devices is None:
     for kind in _ACCELERATORS:
@@ -176,10 +181,12 @@ def wait_for(tensors: Sequence[tf.Tensor]) -> None:
   Kernels of a GPU run behind Python: without this, nothing would bound the
   clients in flight, nor say when they are done.
   """
-  for tensor in tensors:
-    if tensor.shape.num_elements():
+  filled = [tensor for tensor in tensors if tensor.shape.num_elements()]
+  # A function's integers may lie in the host's memory, computed or not.
+  filled.sort(key=lambda tensor: not tensor.dtype.is_floating)
+  for tensor in filled[:1]:
+    with tf.device(tensor.backing_device):
       tf.reshape(tensor, [-1])[:1].numpy()
-      return
 
 
 def copy_to(tensors: Iterable[tf.Tensor], device: str) -> list[tf.Tensor]:

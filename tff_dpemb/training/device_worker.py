@@ -12,6 +12,8 @@ import collections
 import contextlib
 import dataclasses
 import itertools
+import re
+import secrets
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +31,7 @@ from tff_dpemb.training import remote_worker
 from tff_dpemb.training import worker_process
 
 _SERVER_THREADS = 16
+_CONNECTIONS_KEPT = 2
 _ROUNDS_ALONE = (
   'a worker with devices runs the parts of rounds alone; name one without'
   ' --device too for the rest.'
@@ -222,7 +225,6 @@ class DeviceService(executor_pb2_grpc.ExecutorGroupServicer):
     self._devices, self._threads = devices, threads
     self._calls: collections.Counter[str] = collections.Counter()
     self._connections: dict[str, _Connection] = {}
-    self._serial = itertools.count(1)
 
   @property
   def calls(self) -> Mapping[str, int]:
@@ -231,10 +233,13 @@ class DeviceService(executor_pb2_grpc.ExecutorGroupServicer):
 
   def GetExecutor(self, request, context):  # noqa: N802 -- name of the RPC.
     del request, context
-    key = f'{remote_worker.DEVICES_PREFIX}{next(self._serial)}'
+    key = f'{remote_worker.DEVICES_PREFIX}{secrets.token_hex(8)}'
     self._connections[key] = _Connection(
       self._devices, self._threads, self._calls
     )
+    # Who lost its channel said no goodbye; its data must not stay.
+    for old in list(self._connections)[:-_CONNECTIONS_KEPT]:
+      self._connections.pop(old, None)
     return executor_pb2.GetExecutorResponse(
       executor=executor_pb2.ExecutorId(id=key)
     )
@@ -337,8 +342,13 @@ def _tensor(value: executor_pb2.Value) -> tf.Tensor:
 
 
 def _abort(context, code: grpc.StatusCode, error: Exception) -> None:
-  first, *_ = str(error).splitlines() or ['']
-  context.abort(code, f'{type(error).__name__}: {first[:300]}')
+  kind = type(error).__name__
+  if not isinstance(error, tf.errors.OpError):
+    first, *_ = str(error).splitlines() or ['']
+    context.abort(code, f'{kind}: {first[:300]}')
+  # What an operation says may hold values of private data, its name does not.
+  found = re.search(r"node '?([\w/.-]+)", str(error))
+  context.abort(code, f'{kind} at {found[1] if found else "an operation"}')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -97,7 +97,7 @@ class ExecutorContext(tff.framework.SyncContext):
   def _invoke_whole(self, comp, arg):
     self.last_round = None
     for losses in range(_MOST_LOSSES + 1):
-      worker, connection = self._pool.any_worker()
+      worker, connection = self._pool.any_worker(for_whole=True)
       if connection not in self._whole:
         self._whole = {connection: _whole_context(connection)}
       try:

@@ -68,6 +68,7 @@ def record(
   artifacts.atomic_write_npz(
     directory / f'round-{number:06d}-attempt-{attempt}.npz',
     {_KEY: users.astype(np.int64)},
+    is_private=True,
   )
 
 

@@ -10,6 +10,7 @@ noise for a round that it repeats, and pays for it again.
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import threading
 import time
@@ -34,6 +35,9 @@ from tff_dpemb.training import executors
 from tff_dpemb.training import participation as participation_lib
 from tff_dpemb.training import process
 from tff_dpemb.training import round_form
+
+# Threads that decode images: each may hold a photograph of 64 megapixels.
+_DECODERS = min(8, os.cpu_count() or 1)
 
 
 class TrainingError(ValueError):
@@ -176,7 +180,7 @@ def train(
     return _Cohort(slots, data, time.monotonic() - start)
 
   with (
-    futures.ThreadPoolExecutor(thread_name_prefix='decode') as decoders,
+    futures.ThreadPoolExecutor(_DECODERS, 'decode') as decoders,
     _ReadAhead(read, number, training.rounds) as read_ahead,
   ):
     while number < training.rounds:
@@ -413,7 +417,9 @@ def _measure_participation(
     restricted / 'cohorts', plan, rounds=rounds
   )
   artifacts.atomic_write_json(
-    restricted / 'participation.json', dataclasses.asdict(measured)
+    restricted / 'participation.json',
+    dataclasses.asdict(measured),
+    is_private=True,
   )
   if measured.verdict == 'outside':
     raise TrainingError(
@@ -468,6 +474,10 @@ def _report(number, attempt, start, cohort, wait, state, metrics, training):
   )
 
 
+def _open_private(path: str, flags: int) -> int:
+  return os.open(path, flags, 0o600)
+
+
 class _History:
   """Restricted metrics as JSON lines; a line cut short by a crash is skipped."""
 
@@ -479,7 +489,9 @@ class _History:
   def append(self, report: RoundReport) -> None:
     line = json.dumps(dataclasses.asdict(report))
     try:
-      with self._path.open('a', encoding='utf-8') as file:
+      with open(
+        self._path, 'a', encoding='utf-8', opener=_open_private
+      ) as file:
         file.write('\n' + line)  # A torn line stays alone.
     except OSError as error:
       raise artifacts.ArtifactError(

@@ -88,7 +88,7 @@ class RemoteWorker:
     self._credentials = credentials
     self._open()
     self._executor: executor_pb2.ExecutorId | None = None
-    self._has_devices = False
+    self.has_devices = False  # It runs the parts of rounds alone.
     self._head = b''  # The executor's field of a CreateValueRequest.
     self._functions: dict[round_form.RoundForm, Mapping[str, Any]] = {}
     self._held: list[Any] = []  # What the worker holds of the share.
@@ -149,7 +149,7 @@ class RemoteWorker:
       self._channel.close()
       self._open()
     self._executor = answer.executor
-    self._has_devices = answer.executor.id.startswith(DEVICES_PREFIX)
+    self.has_devices = answer.executor.id.startswith(DEVICES_PREFIX)
     self._head = executor_pb2.CreateValueRequest(
       executor=self._executor
     ).SerializeToString()
@@ -262,7 +262,7 @@ class RemoteWorker:
 
   def _functions_of(self, form: round_form.RoundForm) -> Mapping[str, Any]:
     if form not in self._functions:
-      step = form.plain_step if self._has_devices else form.step
+      step = form.plain_step if self.has_devices else form.step
       self._functions[form] = {
         name: self._create_computation(computation)
         for name, computation in (

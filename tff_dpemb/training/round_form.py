@@ -282,7 +282,13 @@ class _Parts:
   def inline(
     self, arguments: Sequence[tf.Tensor], result_type: tff.Type | None = None
   ) -> list[tf.Tensor]:
-    """Returns the flat result of a copy in the graph that is being built."""
+    """Returns the flat result of a copy in the graph that is being built.
+
+    Raises:
+      RoundFormError: It has variables, which a copy would not initialise.
+    """
+    if self.initialize:
+      raise RoundFormError('client work must not make variables.')
     results = tf.graph_util.import_graph_def(
       self.graph_def,
       dict(zip(self.parameters, arguments, strict=True)),

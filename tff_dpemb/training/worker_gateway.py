@@ -15,6 +15,10 @@ from tff_dpemb.training import worker_process
 _CHUNK_BYTES = 1 << 18
 _POLL_SECONDS = 0.5
 _POLLS_A_PROBE = 10
+_LONGEST_PAUSE_SECONDS = 30.0
+_RETRY_SECONDS = 0.1
+# What a client of HTTP/2 (RFC 9113, section 3.4) says first, with no settings.
+_HELLO = b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n' + bytes([0, 0, 0, 4, *[0] * 5])
 _log = logging.getLogger(__name__)
 
 
@@ -62,6 +66,28 @@ class Gateway:
       limit=_CHUNK_BYTES,
     )
 
+  async def wait_until_it_answers(self) -> None:
+    """Returns when the worker speaks gRPC.
+
+    Raises:
+      ExecutorError: It ended before.
+    """
+    while self._worker.is_alive():
+      try:
+        reader, writer = await self._connect()
+        writer.write(_HELLO)
+        answer = await reader.read(1)
+        writer.close()
+        if answer:
+          return
+      except OSError:
+        pass
+      await asyncio.sleep(_RETRY_SECONDS)
+    raise worker_process.ExecutorError(
+      'the worker must go on, it ended before it answered; give --log FILE and'
+      ' read there why.'
+    )
+
   async def keep(self) -> None:
     """Starts the worker again whenever it must be; returns never.
 
@@ -69,14 +95,19 @@ class Gateway:
     coordinator is gone: TFF's worker would keep what it was sent, private data
     included, and go on computing.
     """
+    pause = _POLL_SECONDS
     for poll in itertools.count(1):
       await asyncio.sleep(_POLL_SECONDS)
       if not self._worker.is_alive():
-        _log.warning('the TFF worker ended; it is started again.')
+        _log.error('the TFF worker ended; it is started again, see its log.')
+        await asyncio.sleep(pause - _POLL_SECONDS)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
       elif poll % _POLLS_A_PROBE == 0 and not await self._is_reachable():
         _log.warning('the TFF worker is cut off; it is started again.')
       elif self._connections or not self._is_used:
         continue
+      else:
+        pause = _POLL_SECONDS  # It has served somebody since.
       self._is_used = False
       self._worker.restart()
 
@@ -98,15 +129,19 @@ class Gateway:
     self._connections += 1
     try:
       inner_reader, inner_writer = await self._connect()
-      self._is_used = True
       await asyncio.gather(
-        _forward(reader, inner_writer), _forward(inner_reader, writer)
+        _forward(reader, inner_writer),
+        # A worker that still starts has been sent nothing that it could keep.
+        _forward(inner_reader, writer, self._mark_used),
       )
     except (OSError, asyncio.CancelledError):
       pass  # One side is gone, or we stop.
     finally:
       self._connections -= 1
       writer.close()
+
+  def _mark_used(self) -> None:
+    self._is_used = True
 
   async def _connect(self):
     target = self._worker.target
@@ -116,10 +151,11 @@ class Gateway:
     return await asyncio.open_connection(kind, int(name), limit=_CHUNK_BYTES)
 
 
-async def _forward(reader, writer) -> None:
+async def _forward(reader, writer, on_data=lambda: None) -> None:
   """Moves bytes until one side ends, then ends the other."""
   try:
     while data := await reader.read(_CHUNK_BYTES):
+      on_data()
       writer.write(data)
       await writer.drain()
   except OSError:

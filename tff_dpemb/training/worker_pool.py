@@ -179,17 +179,29 @@ class WorkerPool:
       raise NoWorkersError(' '.join(missing))
     return missing
 
-  def any_worker(self) -> tuple[PoolWorker, remote_worker.RemoteWorker]:
+  def any_worker(
+    self, *, for_whole: bool = False
+  ) -> tuple[PoolWorker, remote_worker.RemoteWorker]:
     """Returns a connected worker.
+
+    Args:
+      for_whole: For more than parts of rounds: one without devices, if there
+        is one.
 
     Raises:
       NoWorkersError: There is none.
     """
     for patience in (_REJOIN_SECONDS, _START_SECONDS):
       self._join([w for w in self._workers if not w.is_connected], patience)
-      for worker in self._workers:
-        if worker.is_connected:
-          return worker, worker.connect(deadline_seconds=patience)
+      found = [
+        (worker, worker.connect(deadline_seconds=patience))
+        for worker in self._workers
+        if worker.is_connected
+      ]
+      if for_whole:
+        found.sort(key=lambda item: item[1].has_devices)
+      if found:
+        return found[0]
     raise self._no_workers()
 
   def owned_workers(self) -> list[worker_process.OwnedWorker]:

@@ -17,7 +17,12 @@ from collections.abc import Mapping, Sequence
 
 from tff_dpemb import processes
 
-_DEVICE_WORKER = (sys.executable, '-m', 'tff_dpemb.training.device_worker')
+# -P: Python files of the current directory are not modules of the program.
+_DEVICE_WORKER = (
+  *(sys.executable, '-P', '-m'),
+  'tff_dpemb.training.device_worker',
+)
+_CHECK_SECONDS = 300.0
 
 
 class ExecutorError(RuntimeError):
@@ -117,13 +122,20 @@ def check_devices(devices: Sequence[str]) -> list[str]:
   Raises:
     ExecutorError: TensorFlow lists no such device, or it does not compute.
   """
-  tried = subprocess.run(
-    [*_DEVICE_WORKER, '--check', *(f'--device={name}' for name in devices)],
-    stdin=subprocess.DEVNULL,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  try:
+    tried = subprocess.run(
+      [*_DEVICE_WORKER, '--check', *(f'--device={name}' for name in devices)],
+      stdin=subprocess.DEVNULL,
+      capture_output=True,
+      text=True,
+      check=False,
+      timeout=_CHECK_SECONDS,
+    )
+  except subprocess.TimeoutExpired as error:
+    raise ExecutorError(
+      f'devices must answer within {_CHECK_SECONDS:g} s, {list(devices)} do not;'
+      ' look at the driver.'
+    ) from error
   if tried.returncode:
     lines = tried.stderr.strip().splitlines() or ['it ended without a word.']
     raise ExecutorError(lines[-1])
