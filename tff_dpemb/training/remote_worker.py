@@ -38,7 +38,8 @@ _LOST = (
   grpc.StatusCode.DEADLINE_EXCEEDED,
   grpc.StatusCode.FAILED_PRECONDITION,  # It was restarted, and forgot all.
 )
-# How a `device_worker` names its connections.
+# How a `device_worker` names its connections, so that the coordinator knows it:
+# it is sent `plain_step`, and never what is more than a part of a round.
 DEVICES_PREFIX = 'devices-'
 _PROBE_SECONDS = 10.0
 # Data of clients that a worker may hold before they are trained on.

@@ -97,7 +97,8 @@ class RoundForm:
       `merge(partial, partial) -> partial`.
     plain_step: `step` with branches and loops as functions. In the others, they
       are inlined, which TFF's own worker runs a little faster, and which a
-      `tf.function` cannot hold where there are several devices.
+      `tf.function` cannot hold where there are several devices ("Missing src
+      context" when it is traced).
   """
 
   def __init__(self, computation: tff.framework.ConcreteComputation):
