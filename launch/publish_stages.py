@@ -316,6 +316,7 @@ def synthesize(run: Run) -> None:
         digest=hashes[publish.EMBEDDINGS],
         config_digest=run.config.digest(),
         code_revision=revision.code_revision(),
+        details={certificate_ledger.CERTIFICATE: document['digest']},
       )
       return {
         publish.CERTIFICATE: json.dumps(document, indent=2).encode(),
@@ -407,6 +408,7 @@ def _training_certificate(run, ledger, trained, artifact_digest):
     digest=artifact_digest,
     config_digest=run.config.digest(),
     code_revision=revision.code_revision(),
+    details={certificate_ledger.CERTIFICATE: document['digest']},
   )
   return document
 

@@ -91,10 +91,10 @@ async def _serve(
       '--listen must be a free port on an address of this machine, got'
       f' {host!r} ({error.strerror or error}).'
     ) from error
-  await gateway.wait_until_it_answers()
   shown = f'[{host}]' if ':' in host else host
-  click.echo(f'worker ready on {shown}:{gateway.port} ({about})')
   try:
+    await gateway.wait_until_it_answers()
+    click.echo(f'worker ready on {shown}:{gateway.port} ({about})')
     await gateway.keep()
   finally:
     with contextlib.suppress(Exception):

@@ -45,13 +45,12 @@ def _url(tmp_path):
   path = tmp_path / 'ledger.sqlite'
   with ledger_lib.Ledger.open(path) as book:
     book.set_budget('glyphs', guarantee.Budget(2.0, 1e-5))
-    for number in range(3):
+    for _ in range(3):
       book.charge(
         population='glyphs',
         release='quick/synthetic',
         run='quick',
         event=_EVENT,
-        round_number=number,
       )
   return path
 

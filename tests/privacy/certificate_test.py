@@ -129,8 +129,13 @@ def test_a_synthetic_certificate_is_bound_to_what_was_charged(book):
   )
   right = _for_synthesis(book, release='quick/other')
   assert certificate_lib.verify(right, ledger=book) == []
-  forged = _for_synthesis(book, **changed)
+  with pytest.raises(certificate_lib.CertificateError, match='was charged at'):
+    _for_synthesis(book, **changed)
+  _charge(book, None, release='quick/free', event=_RELEASE_EVENT)
+  forged = _for_synthesis(book, **(changed | {'release': 'quick/free'}))
   assert forged['accounting']['epsilon'] < right['accounting']['epsilon']
+  forged['release'] = 'quick/other'
+  forged = certificate_lib.seal(forged)
   assert certificate_lib.verify(forged) == []
   assert any(
     'was charged at' in problem
@@ -187,6 +192,67 @@ def test_an_artefact_is_certified_as_what_it_was_released_as(book):
   assert "was released as 'quick/model'" in problem
 
 
+def test_rounds_of_training_are_no_synthetic_set(book):
+  """Whose population and delta would be free, as no plan binds them."""
+  forged = {'population_size': 50, 'delta': 0.019, 'queries': ()}
+  with pytest.raises(certificate_lib.CertificateError, match='is of a round'):
+    _for_synthesis(book, release='quick/model', **forged)
+
+
+def test_an_artefact_has_the_certificate_that_it_was_released_with(book):
+  names = {'population': 'glyphs', 'run': 'quick', 'release': 'quick/model'}
+  content = _for_training(book, artifact_digest='c' * 64)
+  book.record_release(
+    **names,
+    digest='c' * 64,
+    details={'certificate_digest': content['digest']},
+  )
+  assert certificate_lib.verify(content, ledger=book) == []
+  # Nothing that epsilon depends on, and nothing else that the ledger knows.
+  other = copy.deepcopy(content)
+  other['unit']['user_definition'] = 'one image is one user'
+  other = certificate_lib.seal(other)
+  assert certificate_lib.verify(other) == []
+  (problem,) = certificate_lib.verify(other, ledger=book)
+  assert 'the certificate that it was released with' in problem
+  # Released again, with another certificate: both hold.
+  book.record_release(
+    **names, digest='c' * 64, details={'certificate_digest': other['digest']}
+  )
+  assert certificate_lib.verify(content, ledger=book) == []
+  assert certificate_lib.verify(other, ledger=book) == []
+
+
+def test_one_file_may_be_released_under_two_names(book):
+  _charge(book, 0, release='quick/tiny')
+  contents = [
+    _for_training(
+      book, release=release, rounds_completed=rounds, artifact_digest='c' * 64
+    )
+    for release, rounds in (('quick/model', 6), ('quick/tiny', 1))
+  ]
+  for content in contents:
+    book.record_release(
+      population='glyphs',
+      release=content['release'],
+      run='quick',
+      digest='c' * 64,
+      details={'certificate_digest': content['digest']},
+    )
+  for content in contents:
+    assert certificate_lib.verify(content, ledger=book) == []
+
+
+def test_releases_that_the_ledger_does_not_have_are_found(book):
+  content = _for_training(book)
+  content['composition']['releases'].append('partner/encoder')
+  content['statement'] = document.statement(content)
+  (problem,) = certificate_lib.verify(
+    certificate_lib.seal(content), ledger=book
+  )
+  assert 'composition.releases must be' in problem
+
+
 @pytest.mark.parametrize(
   ('key', 'value'),
   [
@@ -215,9 +281,12 @@ def test_a_simulation_is_certified_as_one(tmp_path):
       _charge(other, number, details={'simulation': True})
     right = _for_training(other, simulation=True)
     assert certificate_lib.verify(right, ledger=other) == []
-    wrong = _for_training(other, simulation=False)
-    (problem,) = certificate_lib.verify(wrong, ledger=other)
-  assert 'was charged at simulation True' in problem
+    message = 'was charged at simulation True'
+    with pytest.raises(certificate_lib.CertificateError, match=message):
+      _for_training(other, simulation=False)
+    wrong = certificate_lib.seal(right | {'simulation': False})
+    problems = certificate_lib.verify(wrong, ledger=other)
+  assert any(message in problem for problem in problems)
 
 
 @pytest.mark.parametrize(
@@ -229,6 +298,11 @@ def test_a_simulation_is_certified_as_one(tmp_path):
     (('mechanism', 'noise_multiplier'), 1e-320),
     (('mechanism', 'noise_multiplier'), 1e308),
     (('mechanism', 'draws'), 10**30),
+    (('provenance', 'ledger_entries'), 10**30),
+    (('provenance', 'artifacts'), {'a': ['x']}),
+    (('provenance', 'artifacts'), {'a\0': '0' * 64}),
+    (('run',), '\ud800'),
+    (('composition', 'population'), '\ud800'),
   ],
 )
 def test_numbers_that_cannot_be_are_problems_not_crashes(book, path, value):
@@ -1041,7 +1115,7 @@ def test_a_composition_below_the_ledgers_is_found(book):
   assert problem.startswith('composition.epsilon must be at least')
   forged = _forged(content, composition={'releases': ['quick/synthetic']})
   (problem,) = certificate_lib.verify(forged, ledger=book)
-  assert "must contain ['quick/model']" in problem
+  assert "must be ['quick/model', 'quick/synthetic']" in problem
   # More than was spent, or none at all, is no lie about the users.
   for value in (content['composition']['epsilon'] * 2, None):
     forged = _forged(content, composition={'epsilon': value})

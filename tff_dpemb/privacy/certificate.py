@@ -395,6 +395,15 @@ def _assemble(
   content['statement'] = document.statement(content)
   content = document.seal(content)
   problems = verify(content)
+  problems += certificate_ledger.charges_differ(
+    content,
+    ledger.entries(
+      population=population,
+      run=charged.run,
+      release=charged.release,
+      kind='draw',
+    ),
+  )
   if problems:
     raise CertificateError(' '.join(problems))
   return content
@@ -414,7 +423,7 @@ def _composition(
   delta = accounting['delta']
   spent = ledger.spent(population, delta, until=until)
   own = guarantee_lib.epsilon_from_json(accounting['epsilon'])
-  budget = ledger.budget(population)
+  budget = certificate_ledger.budget_in_force(ledger, population, until=until)
   remaining = None
   if budget is not None:
     of_budget = ledger.spent(population, budget.delta, until=until)

@@ -74,7 +74,10 @@ def verify(
   if directory is not None:
     problems += _artifact_problems(content, pathlib.Path(directory))
   if ledger is not None:
-    problems += certificate_ledger.problems(content, ledger)
+    try:
+      problems += certificate_ledger.problems(content, ledger)
+    except certificate_ledger.ILLEGAL as error:
+      problems.append(f'ledger: the certificate cannot be looked up: {error}')
   return problems
 
 
@@ -340,6 +343,8 @@ def _artifact_problems(
 
 
 def _file_problem(directory: pathlib.Path, name: str, digest: Any) -> list[str]:
+  if '\0' in name:
+    return ['an artefact must have the name of a file, got one with a NUL.']
   path = directory / name
   if pathlib.PurePosixPath(name).is_absolute() or '..' in path.parts:
     return [f'artefact {name!r} must lie beside the certificate.']

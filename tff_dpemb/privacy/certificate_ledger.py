@@ -17,9 +17,14 @@ ILLEGAL = (
   guarantee_lib.PrivacyError,
   ArithmeticError,
   KeyError,
+  RecursionError,
   TypeError,
   ValueError,
 )
+
+# In the details of a release: the digest of its certificate, which covers all
+# that is stated.
+CERTIFICATE = 'certificate_digest'
 
 # In the details of draws: what they were charged as. A synthetic set's have
 # what epsilon is stated for, a model's have that in its plan.
@@ -120,7 +125,7 @@ def problems(
   mechanism = content['mechanism']
   found += _relations_differ(content, entries)
   found += _artifact_in_ledger(content, ledger)
-  found += _setting_differs(content, entries)
+  found += charges_differ(content, entries)
   found += _budget_differs(content, ledger)
   if content['kind'] == 'model':
     return found + _model_in_ledger(content, entries)
@@ -152,8 +157,17 @@ def _relations_differ(content, entries) -> list[str]:
   ][:1]
 
 
-def _setting_differs(content, entries) -> list[str]:
-  """Checks what the draws were charged as."""
+def charges_differ(
+  content: Mapping[str, Any], entries: Sequence[ledger_lib.Entry]
+) -> list[str]:
+  """Checks what the draws of the release were charged as."""
+  if content['kind'] == 'synthetic':
+    of_rounds = [e.sequence for e in entries if e.round_number is not None]
+    if of_rounds:
+      return [
+        f'ledger: entry {of_rounds[0]} is of a round of training: this is not'
+        ' the certificate of a synthetic set.'
+      ]
   stated = {
     SIMULATION: content['simulation'],
     DELTA: content['accounting']['delta'],
@@ -168,26 +182,34 @@ def _setting_differs(content, entries) -> list[str]:
   ][:1]
 
 
+def budget_in_force(
+  ledger: ledger_lib.Ledger, population: str, *, until: int
+) -> guarantee_lib.Budget | None:
+  """Returns the budget that a population had at an entry of the ledger."""
+  budget = None
+  for entry in ledger.entries(population=population, kind='budget'):
+    if entry.sequence <= until:
+      budget = guarantee_lib.Budget(
+        entry.details['epsilon'], entry.details['delta'], entry.adjacency
+      )
+  return budget
+
+
 def _budget_differs(content, ledger) -> list[str]:
   """Checks the budget of part 14: one that was set, and what was left of it."""
   composition = content['composition']
   population = composition['population']
   epsilon, delta = composition['budget_epsilon'], composition['budget_delta']
   until = content['provenance']['ledger_entries']
-  in_force = None
-  for entry in ledger.entries(population=population, kind='budget'):
-    if entry.sequence <= until:
-      in_force = entry
-  least = None
-  if in_force is not None:
-    least = (in_force.details['epsilon'], in_force.details['delta'])
-  if (epsilon, delta) != (least or (None, None)):
+  budget = budget_in_force(ledger, population, until=until)
+  asked = (None, None) if budget is None else (budget.epsilon, budget.delta)
+  if (epsilon, delta) != asked:
     return [
       'composition.budget_epsilon and budget_delta must be what the ledger up'
-      f' to entry {until} says, {least}, got {(epsilon, delta)}.'
+      f' to entry {until} says, {asked}, got {(epsilon, delta)}.'
     ]
   remaining = composition['remaining_epsilon']
-  if least is None:
+  if budget is None:
     return (
       []
       if remaining is None
@@ -213,22 +235,31 @@ def _artifact_in_ledger(content, ledger) -> list[str]:
   own = {provenance['artifact_digest'], *provenance['artifacts'].values()} - {
     ''
   }
-  here: set[str] = set()
+  here, elsewhere = [], []
   for entry in ledger.entries(kind='release'):
-    digest = entry.details.get('artifact_digest')
     if all(getattr(entry, name) == value for name, value in names.items()):
-      here.add(digest)
-    elif digest in own:
-      return [
-        f'ledger: entry {entry.sequence} says that this artefact was released'
-        f' as {entry.release!r} of run {entry.run!r} of population'
-        f' {entry.population!r}, not as the certificate says.'
-      ]
-  if (own or here) and not own & here:
+      here.append(entry.details)
+    elif entry.details.get('artifact_digest') in own:
+      elsewhere.append(entry)
+  of_this = [one for one in here if one.get('artifact_digest') in own]
+  if (own or here) and not of_this:
+    reason = 'this is another artefact, or it was never released'
+    if elsewhere:
+      other = elsewhere[0]
+      reason = (
+        f'entry {other.sequence} says that it was released as'
+        f' {other.release!r} of run {other.run!r} of population'
+        f' {other.population!r}'
+      )
     return [
       'ledger: provenance must name a file, or a digest of all files, that the'
-      f' ledger says was released as {names["release"]!r}; this is another'
-      ' artefact, or it was never released.'
+      f' ledger says was released as {names["release"]!r}; {reason}.'
+    ]
+  certified = {one.get(CERTIFICATE, '') for one in of_this}
+  if certified and certified.isdisjoint({'', content['digest']}):
+    return [
+      'ledger: the artefact must have the certificate that it was released'
+      ' with, whose digest the ledger holds; this is another one.'
     ]
   return []
 
@@ -307,13 +338,11 @@ def _composition_in_ledger(
       f'ledger: entry {until} must lie after the draws of this release; what'
       ' was drawn before them is left out of the composition.'
     )
-  missing = set(ledger.releases(population, until=until)) - set(
-    composition['releases']
-  )
-  if missing:
+  charged = ledger.releases(population, until=until)
+  if sorted(composition['releases']) != sorted(charged):
     problems.append(
-      f'composition.releases must contain {sorted(missing)}, as the ledger up'
-      f' to entry {until} does.'
+      f'composition.releases must be {sorted(charged)}, as in the ledger up to'
+      f' entry {until}, got {composition["releases"]}.'
     )
   if not 0 < delta < 1:
     return problems  # Reported with the accounting.

@@ -210,7 +210,7 @@ SCHEMA: dict[str, Any] = {
           'code_revision': _TEXT,
           'data_digest': _TEXT,
           'lock_digest': _TEXT,
-          'artifacts': _FREE,
+          'artifacts': {**_FREE, 'additionalProperties': _DIGEST},
           'artifact_digest': _DIGEST,
           'ledger_entries': _COUNT,
           'ledger_digest': _DIGEST,
@@ -336,7 +336,8 @@ def _has_type(value: Any, name: str) -> bool:
     kinds = (int, float) if name == 'number' else int
     if not isinstance(value, kinds) or isinstance(value, bool):
       return False
-    return abs(value) <= sys.float_info.max  # Neither NaN nor 400 digits.
+    # Neither NaN nor 400 digits; an integer is one in JSON of any language.
+    return abs(value) <= (2**53 if name == 'integer' else sys.float_info.max)
   return isinstance(value, _TYPES[name])
 
 
@@ -364,6 +365,9 @@ def _check(value: Any, schema: Mapping[str, Any], name: str) -> list[str]:
         found += _check(value[key], schema['properties'][key], f'{name}.{key}')
       elif not schema['additionalProperties']:
         found.append(f'{name}.{key} is not part of a certificate.')
+  elif isinstance(value, Mapping) and 'additionalProperties' in schema:
+    for key, item in value.items():
+      found += _check(item, schema['additionalProperties'], f'{name}.{key}')
   if 'items' in schema and isinstance(value, (list, tuple)):
     for index, item in enumerate(value):
       found += _check(item, schema['items'], f'{name}[{index}]')

@@ -6,6 +6,7 @@ it was given and has proved who it is.
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import ssl
@@ -17,6 +18,7 @@ _POLL_SECONDS = 0.5
 _POLLS_A_PROBE = 10
 _LONGEST_PAUSE_SECONDS = 30.0
 _RETRY_SECONDS = 0.1
+_ANSWER_SECONDS = 300.0
 # What a client of HTTP/2 (RFC 9113, section 3.4) says first, with no settings.
 _HELLO = b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n' + bytes([0, 0, 0, 4, *[0] * 5])
 _log = logging.getLogger(__name__)
@@ -46,6 +48,8 @@ class Gateway:
     self._server: asyncio.Server | None = None
     self._connections = 0
     self._is_used = False  # By a coordinator that is gone.
+    self._was_reached = False  # Since it was started.
+    self._pause = _POLL_SECONDS  # Before one that ended is started again.
 
   @property
   def port(self) -> int:
@@ -70,23 +74,33 @@ class Gateway:
     """Returns when the worker speaks gRPC.
 
     Raises:
-      ExecutorError: It ended before.
+      ExecutorError: It ended before, or does not answer in time.
     """
-    while self._worker.is_alive():
-      try:
-        reader, writer = await self._connect()
-        writer.write(_HELLO)
-        answer = await reader.read(1)
-        writer.close()
-        if answer:
-          return
-      except OSError:
-        pass
-      await asyncio.sleep(_RETRY_SECONDS)
+    what = f'it does not answer within {_ANSWER_SECONDS:g} s'
+    with contextlib.suppress(TimeoutError):
+      async with asyncio.timeout(_ANSWER_SECONDS):
+        while self._worker.is_alive():
+          if await self._answers():
+            self._was_reached = True
+            return
+          await asyncio.sleep(_RETRY_SECONDS)
+        what = 'it ended before it answered'
     raise worker_process.ExecutorError(
-      'the worker must go on, it ended before it answered; give --log FILE and'
-      ' read there why.'
+      f'the worker must serve, {what}; give --log FILE and read there why.'
     )
+
+  async def _answers(self) -> bool:
+    try:
+      reader, writer = await self._connect()
+    except OSError:
+      return False
+    try:
+      writer.write(_HELLO)
+      return bool(await reader.read(1))
+    except OSError:
+      return False
+    finally:
+      writer.close()
 
   async def keep(self) -> None:
     """Starts the worker again whenever it must be; returns never.
@@ -95,29 +109,28 @@ class Gateway:
     coordinator is gone: TFF's worker would keep what it was sent, private data
     included, and go on computing.
     """
-    pause = _POLL_SECONDS
     for poll in itertools.count(1):
       await asyncio.sleep(_POLL_SECONDS)
       if not self._worker.is_alive():
         _log.error('the TFF worker ended; it is started again, see its log.')
-        await asyncio.sleep(pause - _POLL_SECONDS)
-        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-      elif poll % _POLLS_A_PROBE == 0 and not await self._is_reachable():
+        await asyncio.sleep(self._pause - _POLL_SECONDS)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+      elif poll % _POLLS_A_PROBE == 0 and await self._is_cut_off():
         _log.warning('the TFF worker is cut off; it is started again.')
       elif self._connections or not self._is_used:
         continue
-      else:
-        pause = _POLL_SECONDS  # It has served somebody since.
-      self._is_used = False
+      self._is_used = self._was_reached = False
       self._worker.restart()
 
-  async def _is_reachable(self) -> bool:
+  async def _is_cut_off(self) -> bool:
+    """Returns whether what led to the worker is gone; not if it still starts."""
     try:
       _, writer = await self._connect()
     except OSError:
-      return False
+      return self._was_reached
     writer.close()
-    return True
+    self._was_reached = True
+    return False
 
   async def stop(self) -> None:
     """Stops listening; connections end with the worker."""
@@ -142,6 +155,7 @@ class Gateway:
 
   def _mark_used(self) -> None:
     self._is_used = True
+    self._pause = _POLL_SECONDS
 
   async def _connect(self):
     target = self._worker.target
