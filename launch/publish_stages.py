@@ -309,15 +309,7 @@ def synthesize(run: Run) -> None:
         encoder=f'export {exported.digest}, trained on the same users',
         **result.certificate_arguments(),
       )
-      ledger.record_release(
-        population=run.config.privacy.population,
-        release=release,
-        run=run.config.name,
-        digest=hashes[publish.EMBEDDINGS],
-        config_digest=run.config.digest(),
-        code_revision=revision.code_revision(),
-        details={certificate_ledger.CERTIFICATE: document['digest']},
-      )
+      _record_release(run, ledger, document, hashes[publish.EMBEDDINGS])
       return {
         publish.CERTIFICATE: json.dumps(document, indent=2).encode(),
         _PAGE: certificate_page.to_html(document).encode(),
@@ -401,16 +393,21 @@ def _training_certificate(run, ledger, trained, artifact_digest):
     pretraining=source,
     participation=trained.get('participation', 'not measured'),
   )
+  _record_release(run, ledger, document, artifact_digest)
+  return document
+
+
+def _record_release(run: Run, ledger, document, digest: str) -> None:
+  """Records that an artefact leaves, with the certificate that it leaves with."""
   ledger.record_release(
     population=run.config.privacy.population,
-    release=stages.model_release(run),
+    release=document['release'],
     run=run.config.name,
-    digest=artifact_digest,
+    digest=digest,
     config_digest=run.config.digest(),
     code_revision=revision.code_revision(),
     details={certificate_ledger.CERTIFICATE: document['digest']},
   )
-  return document
 
 
 def _blinded(run: Run, digest: str) -> str:

@@ -132,7 +132,8 @@ class PureBackbone:
 def lift(backbone: tf.keras.Model) -> PureBackbone:
   """Returns `backbone` as a pure function of its trainable weights.
 
-  Weights and embeddings are float32, in whatever the layers compute. Frozen weights become constants, so that they cannot change in training.
+  Weights and embeddings are float32, in whatever the layers compute. Frozen
+  weights become constants, so that they cannot change in training.
 
   Raises:
     ModelError: The graph uses its variables in another way than reading them.

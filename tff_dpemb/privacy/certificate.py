@@ -423,18 +423,11 @@ def _composition(
   delta = accounting['delta']
   spent = ledger.spent(population, delta, until=until)
   own = guarantee_lib.epsilon_from_json(accounting['epsilon'])
-  budget = certificate_ledger.budget_in_force(ledger, population, until=until)
-  remaining = None
-  if budget is not None:
-    of_budget = ledger.spent(population, budget.delta, until=until)
-    remaining = max(0.0, budget.epsilon - of_budget.epsilon)
   return {
     'population': population,
     # Two accountants' grids may differ: never below the release's own figure.
     'epsilon': guarantee_lib.epsilon_to_json(max(spent.epsilon, own)),
     'delta': delta,
     'releases': ledger.releases(population, until=until),
-    'budget_epsilon': None if budget is None else budget.epsilon,
-    'budget_delta': None if budget is None else budget.delta,
-    'remaining_epsilon': remaining,
+    **certificate_ledger.budget_facts(ledger, population, until=until),
   }

@@ -32,6 +32,8 @@ SIMULATION = 'simulation'
 DELTA = 'delta'
 POPULATION_SIZE = 'population_size'
 
+_BUDGET_FACTS = ('budget_epsilon', 'budget_delta', 'remaining_epsilon')
+
 
 def refuse_damaged(ledger: ledger_lib.Ledger) -> None:
   """Refuses a ledger that is not as it was written: draws may be missing.
@@ -182,45 +184,42 @@ def charges_differ(
   ][:1]
 
 
-def budget_in_force(
+def budget_facts(
   ledger: ledger_lib.Ledger, population: str, *, until: int
-) -> guarantee_lib.Budget | None:
-  """Returns the budget that a population had at an entry of the ledger."""
-  budget = None
+) -> dict[str, float | None]:
+  """Returns a population's budget at an entry of the ledger, and what is left.
+
+  These are fields of part 14 (composition); all are None without a budget.
+  """
+  facts: dict[str, float | None] = dict.fromkeys(_BUDGET_FACTS)
   for entry in ledger.entries(population=population, kind='budget'):
     if entry.sequence <= until:
-      budget = guarantee_lib.Budget(
-        entry.details['epsilon'], entry.details['delta'], entry.adjacency
-      )
-  return budget
+      facts['budget_epsilon'] = entry.details['epsilon']
+      facts['budget_delta'] = entry.details['delta']
+  epsilon, delta = facts['budget_epsilon'], facts['budget_delta']
+  if epsilon is not None and delta is not None:
+    spent = ledger.spent(population, delta, until=until)
+    facts['remaining_epsilon'] = max(0.0, epsilon - spent.epsilon)
+  return facts
 
 
 def _budget_differs(content, ledger) -> list[str]:
   """Checks the budget of part 14: one that was set, and what was left of it."""
   composition = content['composition']
-  population = composition['population']
-  epsilon, delta = composition['budget_epsilon'], composition['budget_delta']
   until = content['provenance']['ledger_entries']
-  budget = budget_in_force(ledger, population, until=until)
-  asked = (None, None) if budget is None else (budget.epsilon, budget.delta)
-  if (epsilon, delta) != asked:
-    return [
-      'composition.budget_epsilon and budget_delta must be what the ledger up'
-      f' to entry {until} says, {asked}, got {(epsilon, delta)}.'
-    ]
-  remaining = composition['remaining_epsilon']
-  if budget is None:
-    return (
-      []
-      if remaining is None
-      else ['composition.remaining_epsilon must be null without a budget.']
-    )
-  spent = ledger.spent(population, delta, until=until).epsilon
-  left = max(0.0, epsilon - spent)
-  if remaining is None or not math.isclose(
-    remaining, left, rel_tol=TOLERANCE, abs_tol=TOLERANCE * epsilon
-  ):
-    return [f'composition.remaining_epsilon must be {left}, got {remaining}.']
+  facts = budget_facts(ledger, composition['population'], until=until)
+  slack = TOLERANCE * (facts['budget_epsilon'] or 0.0)
+  for name, known in facts.items():
+    stated = composition[name]
+    same = stated == known
+    is_computed = name == 'remaining_epsilon'
+    if is_computed and stated is not None and known is not None:
+      same = math.isclose(stated, known, rel_tol=TOLERANCE, abs_tol=slack)
+    if not same:
+      return [
+        f'composition.{name} must be what follows from the ledger up to entry'
+        f' {until}, {known}, got {stated}.'
+      ]
   return []
 
 

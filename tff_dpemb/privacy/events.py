@@ -63,10 +63,9 @@ def from_json(content: Mapping[str, Any]) -> dp_event.DpEvent:
     for key, value in content.items()
     if key not in ('module_name', 'class_name')
   }
-  inner = [fields[key] for key in ('event',) if key in fields]
-  if 'events' in fields:
-    listed = fields['events']
-    inner += listed if isinstance(listed, (list, tuple)) else [listed]
+  inner = [fields['event']] if 'event' in fields else []
+  listed = fields.get('events', [])
+  inner += listed if isinstance(listed, (list, tuple)) else [listed]
   if not all(isinstance(item, dp_event.DpEvent) for item in inner):
     raise guarantee.AccountingError(
       f'event {name} must hold events of {dp_event.__name__} and nothing else.'

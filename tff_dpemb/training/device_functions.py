@@ -100,20 +100,15 @@ class DeviceFunction:
       device: Full name.
       name: Of what its variables and functions are called, for messages.
     """
-    proto = tff.framework.ConcreteComputation.get_proto(comp).tensorflow
-    graph_def = tf.compat.v1.GraphDef()
-    proto.graph_def.Unpack(graph_def)
-    _make_unique(graph_def, f'{name}_{next(_SERIAL)}')
+    parts = round_form.GraphParts(comp)
+    _make_unique(parts.graph_def, f'{name}_{next(_SERIAL)}')
+    feeds, fetches = parts.parameters, parts.results
     parameter = comp.type_signature.parameter
-    types = [] if parameter is None else tensor_types(parameter)
-    feeds = (
-      [] if parameter is None else round_form.tensor_names(proto.parameter)
-    )
-    fetches = round_form.tensor_names(proto.result)
+    types = [] if parameter is None else _tensor_types(parameter)
 
     def import_graph():
       with tf.device(device):
-        tf.graph_util.import_graph_def(graph_def, name='')
+        tf.graph_util.import_graph_def(parts.graph_def, name='')
 
     # Of TensorFlow's ways to import a graph, this one alone brings the graph's
     # library of functions along.
@@ -121,8 +116,8 @@ class DeviceFunction:
     computed = [f for f in dict.fromkeys(fetches) if f not in feeds]
     compute = whole.prune(feeds, computed)
     initialize = None
-    if proto.initialize_op:
-      initialize = whole.prune([], [proto.initialize_op])
+    if parts.initialize:
+      initialize = whole.prune([], [parts.initialize])
     specs = [tf.TensorSpec(t.shape, tf.as_dtype(t.dtype)) for t in types]
 
     # A pruned function writes its arguments out on each call, a tf.function
@@ -195,15 +190,15 @@ def copy_to(tensors: Iterable[tf.Tensor], device: str) -> list[tf.Tensor]:
     return [tf.identity(tensor) for tensor in tensors]
 
 
-def tensor_types(type_spec: Any) -> list[Any]:
+def _tensor_types(type_spec: Any) -> list[Any]:
   """Returns the tensor types of a TFF type, in order."""
   if isinstance(type_spec, tff.FederatedType):
-    return tensor_types(type_spec.member)
+    return _tensor_types(type_spec.member)
   if isinstance(type_spec, tff.StructType):
     return [
       t
       for _, part in tff.structure.iter_elements(type_spec)
-      for t in tensor_types(part)
+      for t in _tensor_types(part)
     ]
   if isinstance(type_spec, tff.TensorType):
     return [type_spec]

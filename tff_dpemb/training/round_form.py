@@ -62,7 +62,7 @@ class ServerFunction:
   """
 
   def __init__(self, computation: tff.framework.ConcreteComputation):
-    parts = _Parts(computation)
+    parts = GraphParts(computation)
     self._graph = tf.Graph()
     with self._graph.as_default():
       tf.graph_util.import_graph_def(parts.graph_def, name='')
@@ -127,7 +127,7 @@ class RoundForm:
     )
     self.partial_type = _flat_type(form.zero.type_signature.result)
     zero, work, accumulate, merge = map(
-      _Parts, (form.zero, form.work, form.accumulate, form.merge)
+      GraphParts, (form.zero, form.work, form.accumulate, form.merge)
     )
     # The first of what `work` returns is what is summed.
     summed = len(_flat_type(form.accumulate.type_signature.parameter[1]))
@@ -270,14 +270,20 @@ def no_rewrites() -> tf.compat.v1.ConfigProto:
   return settings
 
 
-class _Parts:
-  """The graph of a TensorFlow computation of TFF, and its flat ends."""
+class GraphParts:
+  """The graph of a TensorFlow computation of TFF, and its flat ends.
+
+  Attributes:
+    graph_def: The graph.
+    parameters, results: Names of the tensors of its ends, in order.
+    initialize: Name of the operation that makes its variables, or ''.
+  """
 
   def __init__(self, computation: tff.framework.ConcreteComputation):
     proto = tff.framework.serialize_computation(computation).tensorflow
     self.graph_def = tf.compat.v1.GraphDef.FromString(proto.graph_def.value)
-    self.parameters = tensor_names(proto.parameter)
-    self.results = tensor_names(proto.result)
+    self.parameters = _tensor_names(proto.parameter)
+    self.results = _tensor_names(proto.result)
     self.initialize = proto.initialize_op
 
   def inline(
@@ -311,7 +317,7 @@ def _flat_type(value_type: tff.Type) -> tff.StructType:
   return tff.types.to_type(list(tff.structure.flatten(value_type)))
 
 
-def tensor_names(binding: Any) -> list[str]:
+def _tensor_names(binding: Any) -> list[str]:
   """Returns the names of the tensors of a TFF binding, in order."""
   match binding.WhichOneof('binding'):
     case 'tensor':
@@ -320,7 +326,7 @@ def tensor_names(binding: Any) -> list[str]:
       return [
         name
         for element in binding.struct.element
-        for name in tensor_names(element)
+        for name in _tensor_names(element)
       ]
     case None:
       return []

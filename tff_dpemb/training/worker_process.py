@@ -1,9 +1,10 @@
 """A TFF worker as a process that the program owns; no TensorFlow here.
 
 The C++ worker listens without encryption or authentication, runs any graph that
-it is sent, and cannot be told to listen on loopback only. So it runs sealed, in a
-network of its own, where this user's processes alone reach it. Where the kernel
-forbids that, its port is open on all interfaces, and `is_sealed` says so.
+it is sent, and cannot be told to listen on loopback only. So it runs sealed, in
+a network of its own, where this user's processes alone reach it. Where the
+kernel forbids that, its port is open on all interfaces, and `is_sealed` says
+so.
 """
 
 import atexit
@@ -30,7 +31,10 @@ class ExecutorError(RuntimeError):
 
 
 class OwnedWorker:
-  """One worker process, TFF's C++ one by default, alive as long as this object's `with`."""
+  """One worker process, alive as long as this object's `with`.
+
+  TFF's C++ worker, or with devices `device_worker`.
+  """
 
   def __init__(
     self,
