@@ -7,11 +7,11 @@ import time
 from dp_accounting import dp_event
 
 from benchmarks import runner
-from tff_dpemb.privacy import accounting
 from tff_dpemb.privacy import guarantee
-from tff_dpemb.privacy import mechanisms
-from tff_dpemb.privacy import plan as plan_lib
-from tff_dpemb.privacy import profile
+from tff_dpemb.privacy.accounting import accountant
+from tff_dpemb.privacy.accounting import profile
+from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.planning import plan as plan_lib
 
 _ADD_REMOVE = guarantee.Adjacency.ADD_OR_REMOVE_ONE
 _QUESTIONS = 200
@@ -25,7 +25,7 @@ def measure() -> list[runner.Measure]:
 
 def _published() -> list[runner.Measure]:
   rounds = _rounds(3.0, 0.1, 512)
-  golden = accounting.guarantee_of_event(
+  golden = accountant.guarantee_of_event(
     rounds, delta=1e-6, adjacency=_ADD_REMOVE
   )
   # Paper A's published EMNIST command: noise .62, 256 users in 32 virtual
@@ -38,7 +38,7 @@ def _published() -> list[runner.Measure]:
     delta=plan_lib.default_delta(6800),
   )
   # One user moves a tree node's sum by 2 x clip: the multiplier is z / 2.
-  tree = accounting.guarantee_of_event(
+  tree = accountant.guarantee_of_event(
     dp_event.SingleEpochTreeAggregationDpEvent(
       noise_multiplier=3.84 / 2, step_counts=30
     ),
@@ -71,7 +71,7 @@ def _identities() -> list[runner.Measure]:
       1.0, total, virtual_clients=clients
     )
     parts, whole = (
-      accounting.guarantee_of_event(event, delta=1e-5, adjacency=_ADD_REMOVE)
+      accountant.guarantee_of_event(event, delta=1e-5, adjacency=_ADD_REMOVE)
       for event in (
         mechanism.components(_ADD_REMOVE),
         mechanism.event(_ADD_REMOVE),
@@ -94,7 +94,7 @@ def _fuzz() -> list[runner.Measure]:
     delta = _log_uniform(rng, low, 1e-2)
     start = time.process_time()
     try:
-      found = accounting.guarantee_of_event(
+      found = accountant.guarantee_of_event(
         event, delta=delta, adjacency=_ADD_REMOVE
       )
       answered += math.isfinite(found.epsilon)

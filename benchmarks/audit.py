@@ -26,8 +26,8 @@ _BROKEN = ('noise off', 'noise halved', 'clip removed', 'user counted twice')
 
 def measure() -> list[runner.Measure]:
   """Audits the real aggregator 20 times, then four broken ones."""
-  from tff_dpemb.privacy import audit
-  from tff_dpemb.training import executors
+  from tff_dpemb.privacy.audit import bounds as audit
+  from tff_dpemb.training.execution import executors
 
   claim = audit.claim_of_plan(_plan())
   measures = [
@@ -79,8 +79,8 @@ def measure() -> list[runner.Measure]:
 
 
 def _plan():
-  from tff_dpemb.privacy import mechanisms
-  from tff_dpemb.privacy import plan as plan_lib
+  from tff_dpemb.privacy.mechanisms import mechanisms
+  from tff_dpemb.privacy.planning import plan as plan_lib
 
   return plan_lib.PrivacyPlan(
     sampler=plan_lib.PoissonSampler(_POPULATION, _POPULATION),
@@ -93,7 +93,7 @@ def _plan():
 
 def _build(broken: str):
   """Returns (process, directions): the real process, or a broken one."""
-  from tff_dpemb.privacy import audit_canaries
+  from tff_dpemb.privacy.audit import canaries as audit_canaries
   from tff_dpemb.training import audit as training_audit
 
   plan = _plan()
@@ -122,8 +122,8 @@ def _build(broken: str):
 
 def _audit(built, seed: int):
   """Returns the audit of one run, with canaries of its own."""
-  from tff_dpemb.privacy import audit
-  from tff_dpemb.privacy import audit_canaries
+  from tff_dpemb.privacy.audit import bounds as audit
+  from tff_dpemb.privacy.audit import canaries as audit_canaries
   from tff_dpemb.training import audit as training_audit
 
   plan = _plan()

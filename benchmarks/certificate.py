@@ -9,11 +9,11 @@ from typing import Any
 from dp_accounting import dp_event
 
 from benchmarks import runner
-from tff_dpemb.privacy import certificate
-from tff_dpemb.privacy import correlated
-from tff_dpemb.privacy import ledger as ledger_lib
-from tff_dpemb.privacy import mechanisms
-from tff_dpemb.privacy import plan as plan_lib
+from tff_dpemb.privacy.certificate import build
+from tff_dpemb.privacy.ledger import ledger as ledger_lib
+from tff_dpemb.privacy.mechanisms import correlated
+from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.planning import plan as plan_lib
 
 _POPULATION = 5000
 _DELTA = plan_lib.default_delta(_POPULATION)
@@ -36,7 +36,7 @@ def measure() -> list[runner.Measure]:
   measures = []
   with tempfile.TemporaryDirectory() as folder:
     key = pathlib.Path(folder) / 'key'
-    certificate.make_key(key)
+    build.make_key(key)
     with ledger_lib.Ledger.open(pathlib.Path(folder) / 'ledger.sqlite') as book:
       documents = {
         'model, Poisson': _model(book, _poisson_plan()),
@@ -44,19 +44,19 @@ def measure() -> list[runner.Measure]:
         'synthetic set': _synthetic(book),
       }
       for name, content in documents.items():
-        problems = certificate.verify(content, ledger=book)
+        problems = build.verify(content, ledger=book)
         measures.append(
           runner.equal_to(f'{name}: problems found', len(problems), target=0)
         )
         altered = resealed = naive = unsigned = 0
-        signed = certificate.sign(content, key)
+        signed = build.sign(content, key)
         for forged in _alterations(signed):
           altered += 1
-          naive += bool(certificate.verify(forged))
-          forged = certificate.seal(forged)
+          naive += bool(build.verify(forged))
+          forged = build.seal(forged)
           del forged['signature']  # A forger without the key drops it.
-          resealed += bool(certificate.verify(forged))
-          unsigned += bool(certificate.verify(forged, public_key=f'{key}.pub'))
+          resealed += bool(build.verify(forged))
+          unsigned += bool(build.verify(forged, public_key=f'{key}.pub'))
         measures += [
           runner.noted(f'{name}: alterations tried', altered),
           runner.equal_to(
@@ -122,11 +122,11 @@ def _model(
       round_number=number,
       plan_digest=plan.digest(),
     )
-  return certificate.build_for_training(
+  return build.build_for_training(
     plan,
-    charged=certificate.Charged(book, name, name, f'{name}/model'),
-    context=certificate.Context(simulation=False, max_examples_per_user=8),
-    provenance=certificate.Provenance(),
+    charged=build.Charged(book, name, name, f'{name}/model'),
+    context=build.Context(simulation=False, max_examples_per_user=8),
+    provenance=build.Provenance(),
     rounds_completed=plan.rounds,
     final_clip_norm=0.41,
     participation='within',
@@ -152,10 +152,10 @@ def _synthetic(book: ledger_lib.Ledger) -> dict[str, Any]:
         run='glyphs',
         event=dp_event.GaussianDpEvent(noise_multiplier),
       )
-  return certificate.build_for_synthesis(
-    charged=certificate.Charged(book, 'glyphs', 'glyphs', 'glyphs/synthetic'),
-    context=certificate.Context(simulation=False),
-    provenance=certificate.Provenance(),
+  return build.build_for_synthesis(
+    charged=build.Charged(book, 'glyphs', 'glyphs', 'glyphs/synthetic'),
+    context=build.Context(simulation=False),
+    provenance=build.Provenance(),
     population_size=_POPULATION,
     delta=_DELTA,
     queries=queries,

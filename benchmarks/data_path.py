@@ -38,8 +38,8 @@ def measure() -> list[runner.Measure]:
 
 
 def _measure_side(folder: pathlib.Path, side: int) -> list[runner.Measure]:
-  from tff_dpemb.data import images
-  from tff_dpemb.training import executors
+  from tff_dpemb import images
+  from tff_dpemb.training.execution import executors
 
   encoded = _files(folder, side)
   as_bytes = np.array(encoded, object).reshape(_CLIENTS, _IMAGES)
@@ -174,8 +174,8 @@ def _train(shape, parts, examples: int) -> float:
   from benchmarks import rounds
   from tff_dpemb.models import embedding_model
   from tff_dpemb.training import client_work
-  from tff_dpemb.training import executors
   from tff_dpemb.training import process
+  from tff_dpemb.training.execution import executors
 
   backbone = embedding_model.build_backbone(
     config.ModelConfig(backbone='mobilenet_v2'), shape

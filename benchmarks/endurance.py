@@ -15,8 +15,8 @@ _MIB = 2**20
 
 def measure() -> list[runner.Measure]:
   """Runs the rounds on two workers, watching them and this process."""
-  from tff_dpemb.training import executors
   from tff_dpemb.training import process
+  from tff_dpemb.training.execution import executors
 
   rng = np.random.default_rng(0)
   iterative = rounds.build_process(

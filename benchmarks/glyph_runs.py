@@ -8,16 +8,16 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-from launch import run_directory
-from tff_dpemb import artifacts
+from launch.run import directory
 from tff_dpemb import config
+from tff_dpemb.artifacts import storage
 
 PAGE = pathlib.Path(__file__).parent.parent / 'launch/configs/quickstart.toml'
 
 
 def train_and_evaluate(
   name: str, *, runs: pathlib.Path, overrides: Sequence[str] = ()
-) -> tuple[dict[str, Any], run_directory.RunDirectory]:
+) -> tuple[dict[str, Any], directory.RunDirectory]:
   """Trains and evaluates one variant; returns its figures on test identities.
 
   Args:
@@ -25,7 +25,7 @@ def train_and_evaluate(
     runs: Directory of the runs, of their ledger, and of the shared stages.
     overrides: `section.key=value` on the quick start's page.
   """
-  from launch import stages
+  from launch.steps import training
 
   page = config.load(
     PAGE,
@@ -36,22 +36,22 @@ def train_and_evaluate(
       *overrides,
     ],
   )
-  run = run_directory.RunDirectory(page, runs=runs)
+  run = directory.RunDirectory(page, runs=runs)
   if not run.data.exists():
-    from tff_dpemb.data.sources import glyphs
+    from tff_dpemb.data.sources.glyphs import source
 
-    glyphs.build_glyphs(run.data, config=page.data)
+    source.build_glyphs(run.data, config=page.data)
   shared = runs / f'pretrained-{page.digest("model", "pretraining")[:16]}'
   with run.lock():
     run.record_config()
     if shared.exists():
       shutil.copytree(shared, run.pretrained, dirs_exist_ok=True)
-    stages.pretrain(run)
+    training.pretrain(run)
     if not shared.exists():
       shutil.copytree(run.pretrained, shared)
-    stages.train(run)
-    stages.evaluate(run)
-  return artifacts.read_json(run.evaluation / 'stage.json'), run
+    training.train(run)
+    training.evaluate(run)
+  return storage.read_json(run.evaluation / 'stage.json'), run
 
 
 def recall(figures: dict[str, Any], far: str, *, of: str = 'trained') -> float:

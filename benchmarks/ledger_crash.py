@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import runner
-from tff_dpemb import artifacts
-from tff_dpemb.privacy import accounting
+from tests import postgres_server
+from tff_dpemb.artifacts import storage
 from tff_dpemb.privacy import guarantee
-from tff_dpemb.privacy import ledger as ledger_lib
-from tff_dpemb.privacy import mechanisms
-from tff_dpemb.privacy import plan as plan_lib
-from tff_dpemb.privacy import postgres_server
+from tff_dpemb.privacy.accounting import accountant
+from tff_dpemb.privacy.ledger import ledger as ledger_lib
+from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.planning import plan as plan_lib
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _PAGE = _ROOT / 'launch/configs/quickstart.toml'
@@ -85,7 +85,7 @@ def _rounds(url: str, folder: pathlib.Path, started: Any) -> None:
   checkpoint = folder / 'checkpoint.json'
   first = 0
   if checkpoint.exists():
-    first = artifacts.read_json(checkpoint)['next_round']
+    first = storage.read_json(checkpoint)['next_round']
   with ledger_lib.Ledger.open(url) as book:
     lease = book.acquire_lease('run', 'train')
     draws = os.open(
@@ -108,7 +108,7 @@ def _rounds(url: str, folder: pathlib.Path, started: Any) -> None:
       # From here on the noise is out.
       os.write(draws, f'{number} {entry.attempt}\n'.encode())
       os.fsync(draws)
-      artifacts.atomic_write_json(checkpoint, {'next_round': number + 1})
+      storage.atomic_write_json(checkpoint, {'next_round': number + 1})
 
 
 def _kill_stand_in(
@@ -269,7 +269,7 @@ def _race(name: str, url: str) -> list[runner.Measure]:
         round_number=number,
       )
     # Room for exactly three draws more, for thirty-two that are tried.
-    room = accounting.guarantee_of_event(
+    room = accountant.guarantee_of_event(
       _PLAN.event(23), delta=1e-7, adjacency=_PLAN.adjacency
     ).epsilon
     budget = guarantee.Budget(room * (1 + 1e-9), 1e-7)

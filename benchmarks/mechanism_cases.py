@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tff_dpemb.privacy import correlated
-from tff_dpemb.privacy import correlated_design
-from tff_dpemb.privacy import mechanisms
+from tff_dpemb.privacy.mechanisms import correlated
+from tff_dpemb.privacy.mechanisms import correlated_design
+from tff_dpemb.privacy.mechanisms import mechanisms
 
 ROUNDS = 16
 PARTICIPATION = correlated.Participation(4, 4)  # every fourth round, all 16

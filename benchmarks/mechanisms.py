@@ -51,7 +51,7 @@ def _measure_noise() -> list[runner.Measure]:
   import tensorflow_federated as tff
 
   from tff_dpemb.training import aggregators
-  from tff_dpemb.training import executors
+  from tff_dpemb.training.execution import executors
 
   value_type = tff.types.to_type([(np.float32, [_SIZE]), (np.float32, [_SIZE])])
   zeros = [[np.zeros([_SIZE], np.float32)] * 2] * 20
@@ -77,7 +77,7 @@ def _measure_noise() -> list[runner.Measure]:
 
 def _measure_one_noise(name, mechanism, noise, clips) -> list[runner.Measure]:
   """Holds noise [rounds, 2, size] to what the mechanism says of it."""
-  from tff_dpemb.privacy import mechanisms
+  from tff_dpemb.privacy.mechanisms import mechanisms
 
   # Row t: how round t's noise is made of the rounds' fresh noise.
   mixing = np.diag(clips) * mechanism.value_noise_multiplier
@@ -161,7 +161,7 @@ def _measure_training() -> list[runner.Measure]:
 
 def _calibrated(page, population: int, epsilon: float) -> float:
   """Returns the least noise multiplier of a page's plan for `epsilon`."""
-  from tff_dpemb.privacy import plan as plan_lib
+  from tff_dpemb.privacy.planning import plan as plan_lib
 
   plan = plan_lib.plan_from_config(
     page.privacy, population=population, rounds=page.training.rounds
@@ -170,6 +170,6 @@ def _calibrated(page, population: int, epsilon: float) -> float:
 
 
 def _plan(run):
-  from launch import stages
+  from launch.steps import training
 
-  return stages.private_plan(run)
+  return training.private_plan(run)

@@ -17,7 +17,7 @@ def measure() -> list[runner.Measure]:
   """Plays rounds with a bad update, and with zeros in its place."""
   import tensorflow_federated as tff
 
-  from tff_dpemb.training import executors
+  from tff_dpemb.training.execution import executors
 
   rng = np.random.default_rng(0)
   value_type = tff.types.to_type([(np.float32, [_SIZE]), (np.float32, [_SIZE])])

@@ -31,7 +31,7 @@ _GONE_SECONDS = 5.0
 # has no part in how they end.
 _PROGRAM = """
 import contextlib, os, signal, sys, time
-from tff_dpemb.training import worker_process
+from tff_dpemb.training.execution.workers import process as worker_process
 
 way = sys.argv[1]
 if way == 'SIGTERM':

@@ -17,7 +17,7 @@ def build_process(
 ) -> Any:
   """Returns the product's process with adaptive clipping and noise."""
   from tff_dpemb.models import embedding_model
-  from tff_dpemb.privacy import mechanisms
+  from tff_dpemb.privacy.mechanisms import mechanisms
   from tff_dpemb.training import aggregators
   from tff_dpemb.training import process
 

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from launch import environment
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _RESULTS = _FOLDER / 'results'
@@ -143,7 +143,7 @@ def run(name: str) -> dict[str, Any]:
     'command': f'make bench NAME={name}',
     'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
   }
-  artifacts.atomic_write_json(_RESULTS / f'{name}.json', result)
+  storage.atomic_write_json(_RESULTS / f'{name}.json', result)
   return result
 
 
@@ -177,7 +177,7 @@ def docs_of(results: Sequence[dict[str, Any]]) -> str:
 
 def kept_results() -> list[dict[str, Any]]:
   """Returns the results on disk, by name."""
-  return [artifacts.read_json(path) for path in sorted(_RESULTS.glob('*.json'))]
+  return [storage.read_json(path) for path in sorted(_RESULTS.glob('*.json'))]
 
 
 def docs_with_results(page: str, results: Sequence[dict[str, Any]]) -> str:
@@ -207,14 +207,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
   try:
     if options.docs:
       page = docs_with_results(_DOCS.read_text(), kept_results())
-      artifacts.atomic_write_bytes(_DOCS, page.encode())
+      storage.atomic_write_bytes(_DOCS, page.encode())
       return 0
     if not options.name:
       for name, text in names().items():
         print(f'make bench NAME={name:16}{text}')
       return 0
     result = run(options.name)
-  except (BenchmarkError, artifacts.ArtifactError) as error:
+  except (BenchmarkError, storage.ArtifactError) as error:
     print(f'make bench: error: {error}', file=sys.stderr)
     return 2
   print(table(result))

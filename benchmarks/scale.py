@@ -30,7 +30,7 @@ def measure() -> list[runner.Measure]:
 
 
 def _measure_clients_and_examples() -> list[runner.Measure]:
-  from tff_dpemb.training import executors
+  from tff_dpemb.training.execution import executors
 
   measures, each = [], {}
   with executors.local():
@@ -70,7 +70,7 @@ def _measure_clients_and_examples() -> list[runner.Measure]:
 
 def _measure_parameters() -> list[runner.Measure]:
   from tff_dpemb.models import embedding_model
-  from tff_dpemb.training import executors
+  from tff_dpemb.training.execution import executors
 
   measures = []
   for dimension in _DIMENSIONS:
@@ -93,7 +93,7 @@ def _measure_parameters() -> list[runner.Measure]:
 def _measure_population() -> list[runner.Measure]:
   """The draw of 320 expected users in 32 virtual clients, by each sampler."""
   from tff_dpemb.data import cohorts
-  from tff_dpemb.privacy import plan as plan_lib
+  from tff_dpemb.privacy.planning import plan as plan_lib
   from tff_dpemb.training import program
 
   rng = cohorts.system_rng()
@@ -143,7 +143,7 @@ def _measure_population() -> list[runner.Measure]:
 
 def _measure_workers() -> list[runner.Measure]:
   """Workers that share this machine's cores: what spreading itself costs."""
-  from tff_dpemb.training import executors
+  from tff_dpemb.training.execution import executors
 
   measures = []
   for count in _WORKERS:
@@ -165,8 +165,8 @@ def _process(backbone) -> Any:
 
 def _median_times(iterative, sizes) -> Any:
   """Returns the round of median length, after one to warm up."""
-  from tff_dpemb.training import executors
   from tff_dpemb.training import process
+  from tff_dpemb.training.execution import executors
 
   data = rounds.clients(sizes, rng=np.random.default_rng(0))
   state, found = iterative.initialize(), []

@@ -41,7 +41,7 @@ def measure() -> list[runner.Measure]:
   """Removes users from populations; compares sums, counts and rows of C x."""
   import tensorflow_federated as tff
 
-  from tff_dpemb.training import executors
+  from tff_dpemb.training.execution import executors
 
   value_type = tff.types.to_type([(np.float32, list(x)) for x in _SHAPES])
   measures = _measure_slots()
@@ -89,7 +89,7 @@ def _measure_slots() -> list[runner.Measure]:
 
 
 def _measure_mechanism(name, mechanism, value_type) -> list[runner.Measure]:
-  from tff_dpemb.privacy import mechanisms
+  from tff_dpemb.privacy.mechanisms import mechanisms
   from tff_dpemb.training import aggregators
 
   process = aggregators.build_aggregator(
@@ -125,7 +125,7 @@ def _measure_mechanism(name, mechanism, value_type) -> list[runner.Measure]:
 
 def _measure_alone(value_type) -> list[runner.Measure]:
   """Each user a virtual client: one user moves the sum by one clip norm."""
-  from tff_dpemb.privacy import mechanisms
+  from tff_dpemb.privacy.mechanisms import mechanisms
   from tff_dpemb.training import aggregators
 
   process = aggregators.build_aggregator(
@@ -161,7 +161,7 @@ def _moves(process, mechanism, key, phase, update: _Update) -> _Moves:
   released values, and with no noise the history is the state's clip norm.
   Rounds in which no virtual client changes move nothing.
   """
-  from tff_dpemb.privacy import mechanisms
+  from tff_dpemb.privacy.mechanisms import mechanisms
 
   moved = np.zeros((cases.ROUNDS, _DIMENSION))
   counted = np.zeros(cases.ROUNDS)
@@ -185,7 +185,7 @@ def _moves(process, mechanism, key, phase, update: _Update) -> _Moves:
       rows=0.0,
       row=0.0,
     )
-  from tff_dpemb.privacy import correlated
+  from tff_dpemb.privacy.mechanisms import correlated
 
   rows = (
     correlated.matrix(
@@ -235,9 +235,9 @@ def _slots(
   random numbers.
   """
   from tff_dpemb import config
-  from tff_dpemb.privacy import mechanisms
-  from tff_dpemb.privacy import plan as plan_lib
-  from tff_dpemb.privacy import samplers
+  from tff_dpemb.privacy.mechanisms import mechanisms
+  from tff_dpemb.privacy.mechanisms import samplers
+  from tff_dpemb.privacy.planning import plan as plan_lib
   from tff_dpemb.training import program
 
   participation = cases.PARTICIPATION

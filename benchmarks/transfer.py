@@ -17,9 +17,9 @@ _BLOCKS = ((64, 3), (128, 4), (256, 6), (512, 3))  # of ResNet-50
 
 def measure() -> list[runner.Measure]:
   """Runs the default recipe on a ResNet-50 in one worker."""
-  from tff_dpemb.training import executors
   from tff_dpemb.training import process
-  from tff_dpemb.training import remote_worker
+  from tff_dpemb.training.execution import executors
+  from tff_dpemb.training.execution.workers import remote
 
   backbone = _build_resnet()
   parameters = sum(int(np.prod(v.shape)) for v in backbone.trainable_variables)
@@ -54,7 +54,7 @@ def measure() -> list[runner.Measure]:
       runner.noted(f'{name}, median', value, unit='s')
       for name, value in parts.items()
     ),
-    *_measure_encoding(state.weights, remote_worker.encode),
+    *_measure_encoding(state.weights, remote.encode),
   ]
 
 

@@ -38,7 +38,7 @@ def measure() -> list[runner.Measure]:
 
 def _measure_speed(iterative, data) -> list[runner.Measure]:
   """One worker on one core against two on a core each, in turns."""
-  from tff_dpemb.training import executors
+  from tff_dpemb.training.execution import executors
 
   cores = sorted(os.sched_getaffinity(0))
   if len(cores) < 2:
@@ -76,7 +76,7 @@ def _measure_speed(iterative, data) -> list[runner.Measure]:
 
 
 def _measure_equality(iterative, data) -> list[runner.Measure]:
-  from tff_dpemb.training import executors
+  from tff_dpemb.training.execution import executors
 
   with executors.local():
     state = _first_state(iterative)
@@ -111,7 +111,7 @@ def _measure_ledger() -> list[runner.Measure]:
 
 
 def _charges(runs: pathlib.Path, name: str, overrides: Sequence[str]) -> Any:
-  from launch import stages
+  from launch.steps import training
 
   _, run = glyph_runs.train_and_evaluate(
     name,
@@ -124,7 +124,7 @@ def _charges(runs: pathlib.Path, name: str, overrides: Sequence[str]) -> Any:
       *overrides,
     ],
   )
-  with stages.open_ledger(run) as ledger:
+  with training.open_ledger(run) as ledger:
     return [
       (
         entry.round_number,
@@ -140,7 +140,7 @@ def _charges(runs: pathlib.Path, name: str, overrides: Sequence[str]) -> Any:
 
 def _measure_losses(iterative, data) -> list[runner.Measure]:
   """Kills a worker at a random time in each round."""
-  from tff_dpemb.training import executors
+  from tff_dpemb.training.execution import executors
 
   rng = np.random.default_rng(1)
   completed, losses, largest = 0, 0, 0.0

@@ -25,7 +25,7 @@ import faiss
 import numpy as np
 
 from serving import status
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 
 SCHEMA = 'dpemb.index/1'
 VECTORS = 'vectors.faiss'
@@ -195,14 +195,14 @@ def build(
   flat = faiss.IndexFlatIP(vectors.shape[1])
   flat.add(vectors)
   try:
-    with artifacts.atomic_directory(path, replace=replace) as directory:
+    with storage.atomic_directory(path, replace=replace) as directory:
       data = faiss.serialize_index(flat).tobytes()
-      artifacts.atomic_write_bytes(directory / VECTORS, data)
-      artifacts.atomic_write_json(
+      storage.atomic_write_bytes(directory / VECTORS, data)
+      storage.atomic_write_json(
         directory / ITEMS, {'ids': ids, 'labels': labels}
       )
       files = {
-        name: artifacts.sha256_of(directory / name) for name in (VECTORS, ITEMS)
+        name: storage.sha256_of(directory / name) for name in (VECTORS, ITEMS)
       }
       manifest = {
         'schema': SCHEMA,
@@ -211,11 +211,11 @@ def build(
         'dimension': int(vectors.shape[1]),
         'count': len(vectors),
         'normalised': True,
-        'digest': artifacts.digest_of_files(files),
+        'digest': storage.digest_of_files(files),
         'files': files,
       }
-      artifacts.atomic_write_json(directory / MANIFEST, manifest)
-  except artifacts.ArtifactError as error:
+      storage.atomic_write_json(directory / MANIFEST, manifest)
+  except storage.ArtifactError as error:
     raise status.IndexDamaged(str(error)) from error
   return Index(flat, ids=ids, labels=labels, manifest=manifest)
 
@@ -228,15 +228,15 @@ def load(path: str | os.PathLike[str]) -> Index:
   """
   path = pathlib.Path(path)
   try:
-    manifest = artifacts.read_json(path / MANIFEST)
+    manifest = storage.read_json(path / MANIFEST)
     if not isinstance(manifest, dict) or manifest.get('schema') != SCHEMA:
       raise _damaged(path, f'{MANIFEST!r} must have schema {SCHEMA!r}')
     for name in (VECTORS, ITEMS):
-      if artifacts.sha256_of(path / name) != manifest['files'][name]:
+      if storage.sha256_of(path / name) != manifest['files'][name]:
         raise _damaged(path, f'{name!r} has another SHA-256 than the manifest')
-    if artifacts.digest_of_files(manifest['files']) != manifest['digest']:
+    if storage.digest_of_files(manifest['files']) != manifest['digest']:
       raise _damaged(path, 'the manifest has another digest than its files')
-    items = artifacts.read_json(path / ITEMS)
+    items = storage.read_json(path / ITEMS)
     flat: Any = faiss.deserialize_index(
       np.frombuffer((path / VECTORS).read_bytes(), np.uint8)
     )
@@ -246,7 +246,7 @@ def load(path: str | os.PathLike[str]) -> Index:
     return Index(
       flat, ids=items['ids'], labels=items['labels'], manifest=manifest
     )
-  except artifacts.ArtifactError as error:
+  except storage.ArtifactError as error:
     raise status.IndexDamaged(str(error)) from error
   except (OSError, KeyError, TypeError, RuntimeError) as error:
     if isinstance(error, status.ServingError):

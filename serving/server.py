@@ -35,7 +35,7 @@ from protos.gen.dpemb.serving.v1 import retrieval_service_pb2
 from protos.gen.dpemb.serving.v1 import retrieval_service_pb2_grpc
 from serving import servicer
 from serving import status
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 
 SERVICES = tuple(
   module.DESCRIPTOR.services_by_name[name].full_name
@@ -249,7 +249,7 @@ def running(
 def write_port_file(path: str | os.PathLike[str], address: str) -> None:
   """Writes the port of `address` to a file that is seen whole or not at all."""
   port = address.rpartition(':')[2]
-  artifacts.atomic_write_bytes(pathlib.Path(path), f'{port}\n'.encode())
+  storage.atomic_write_bytes(pathlib.Path(path), f'{port}\n'.encode())
 
 
 def check_can_listen(host: str, port: int) -> None:

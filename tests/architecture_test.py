@@ -18,6 +18,9 @@ _PACKAGES = ('tff_dpemb', 'serving', 'protos', 'launch', 'benchmarks')
 # diagram, with its reasons, is in docs/architecture.md.
 _EVERY_LAYER = (
   'config',
+  'images',
+  'processes',
+  'artifacts',
   'privacy',
   'data',
   'models',
@@ -31,18 +34,22 @@ _EVERY_LAYER = (
   'serving',
   'launch',
 )
+_BASE = ('config', 'images', 'processes', 'artifacts')
 _MAY_IMPORT = {
   'config': (),
-  'privacy': ('config',),
-  'data': ('config', 'privacy'),
-  'models': ('config',),
-  'evaluation': ('config',),
-  'clustering': ('config', 'privacy'),
-  'training': ('config', 'data', 'models', 'privacy', 'evaluation'),
-  'synthesis': ('config', 'clustering', 'models'),
-  'export': ('config', 'models', 'privacy'),
+  'images': (),
+  'processes': (),
+  'artifacts': ('processes',),
+  'privacy': _BASE,
+  'data': (*_BASE, 'privacy'),
+  'models': _BASE,
+  'evaluation': _BASE,
+  'clustering': (*_BASE, 'privacy'),
+  'training': (*_BASE, 'data', 'models', 'privacy', 'evaluation'),
+  'synthesis': (*_BASE, 'clustering', 'models'),
+  'export': (*_BASE, 'models', 'privacy'),
   'pipelines': (
-    'config',
+    *_BASE,
     'clustering',
     'synthesis',
     'export',
@@ -51,7 +58,7 @@ _MAY_IMPORT = {
     'evaluation',  # a published set is tested where it is made
   ),
   'protos': (),
-  'serving': ('config', 'export', 'privacy', 'protos'),
+  'serving': (*_BASE, 'export', 'privacy', 'protos'),
   'launch': _EVERY_LAYER,
   'benchmarks': _EVERY_LAYER,
 }
@@ -74,7 +81,7 @@ _HOMES = {
   'matplotlib': ('launch',),
   'opendp': ('clustering',),
   'packaging': ('launch',),
-  'PIL': ('data', 'serving', 'launch'),
+  'PIL': ('images', 'data', 'serving', 'launch'),
   'pyarrow': ('data', 'pipelines'),
   'pydantic': ('config', 'launch'),
   'scipy': ('privacy', 'clustering', 'data'),
@@ -87,9 +94,9 @@ _HOMES = {
 # File and framework, each with its reason.
 _AWAY_FROM_HOME = {
   # TFF's workers speak gRPC.
-  ('tff_dpemb/training/channels.py', 'grpc'),
-  ('tff_dpemb/training/device_worker.py', 'grpc'),
-  ('tff_dpemb/training/remote_worker.py', 'grpc'),
+  ('tff_dpemb/training/execution/workers/channels.py', 'grpc'),
+  ('tff_dpemb/training/execution/workers/device.py', 'grpc'),
+  ('tff_dpemb/training/execution/workers/remote.py', 'grpc'),
   # Composes the events of its own passes, repeated ones included.
   ('tff_dpemb/pipelines/release.py', 'dp_accounting'),
 }

@@ -11,8 +11,8 @@ import time
 import psutil
 import pytest
 
-from launch import report_schema
-from tff_dpemb.privacy import ledger as ledger_lib
+from launch.pages import report_schema
+from tff_dpemb.privacy.ledger import ledger as ledger_lib
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PAGE = _ROOT / 'launch/configs/quickstart.toml'

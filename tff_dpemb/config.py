@@ -76,7 +76,7 @@ class PretrainingConfig(_Section):
 
 
 class PrivacyConfig(_Section):
-  """What is promised. `tff_dpemb.privacy.plan` turns it into one plan."""
+  """What is promised. `tff_dpemb.privacy.planning.plan` turns it into one plan."""
 
   population: _Name = 'glyphs'  # the data set of users that owns one budget
   users_per_round: _PositiveInt = 256  # expected, a public constant

@@ -13,8 +13,8 @@ from launch import environment
 def prepare(work, options, stack):
   environment.prepare()
   from tff_dpemb.training import client_work
-  from tff_dpemb.training import executors
   from tff_dpemb.training import process
+  from tff_dpemb.training.execution import executors
 
   updates = {
     'cached': client_work.client_update,

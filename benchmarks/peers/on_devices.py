@@ -9,7 +9,7 @@ def prepare(work, options, stack):
   environment.prepare()
   import tensorflow as tf
 
-  from tff_dpemb.training import accelerator
+  from tff_dpemb.training.execution import accelerator
 
   devices = options.variant.split(',')
   cpus = sum(device.startswith('CPU') for device in devices)

@@ -12,7 +12,7 @@ from launch import environment
 
 def prepare(work, options, stack):
   environment.prepare()
-  from tff_dpemb.training import executors
+  from tff_dpemb.training.execution import executors
 
   iterative, data = build(work)
   calls, _, threads = options.variant.partition('/')
@@ -53,7 +53,7 @@ def build(
   """
   from tff_dpemb import config
   from tff_dpemb.models import embedding_model
-  from tff_dpemb.privacy import mechanisms
+  from tff_dpemb.privacy.mechanisms import mechanisms
   from tff_dpemb.training import aggregators
   from tff_dpemb.training import client_work
   from tff_dpemb.training import process

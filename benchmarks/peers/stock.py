@@ -22,7 +22,7 @@ def prepare(work, options, stack):
 
   from tff_dpemb import config
   from tff_dpemb.models import embedding_model
-  from tff_dpemb.training import executors
+  from tff_dpemb.training.execution import executors
 
   spec = (
     tf.TensorSpec([None, *work.image_shape], tf.float32),

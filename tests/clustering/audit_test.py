@@ -10,7 +10,7 @@ from tff_dpemb.clustering import errors
 from tff_dpemb.clustering import noise
 from tff_dpemb.clustering import plan as plan_lib
 from tff_dpemb.clustering import projection as projection_lib
-from tff_dpemb.privacy import audit
+from tff_dpemb.privacy.audit import bounds
 
 _CLASSES, _DIM, _USERS = 3, 6, 90
 
@@ -48,7 +48,7 @@ def _audit(world, source, *, trials=400, seed=0):
   found = clustering_audit.run_trials(
     *world, trials=trials, source=source, rng=np.random.default_rng(seed)
   )
-  result = audit.audit(
+  result = bounds.audit(
     found.likelihood[found.inside],
     found.likelihood[~found.inside],
     claim=clustering_audit.claim_of_plan(plan),
@@ -79,13 +79,13 @@ def test_the_likelihood_ratio_has_the_deviation_of_its_gaussians(world):
 def test_the_exact_noise_is_consistent(world):
   """The production noise; a false alarm has at most 5 %, in fact far less."""
   found, result = _audit(world, noise.DiscreteGaussian(), trials=200)
-  assert result.verdict == audit.CONSISTENT
+  assert result.verdict == bounds.CONSISTENT
   assert (found.similarity >= -1).all() and (found.similarity <= 1).all()
 
 
 def test_a_third_of_the_noise_is_a_violation(world):
   _, result = _audit(world, _Weaker(noise.SeededGaussian(2), 1 / 3))
-  assert result.verdict == audit.VIOLATION
+  assert result.verdict == bounds.VIOLATION
   assert result.lower_bound > result.claim.epsilon
 
 
@@ -102,7 +102,7 @@ def test_a_user_without_its_bound_is_a_violation(world, monkeypatch):
   monkeypatch.setattr(queries.Query, 'sums_of', unbounded)
   found, result = _audit(world, noise.SeededGaussian(3), trials=200)
   assert found.moved.mean() > 5 / world[0].noise_multiplier
-  assert result.verdict == audit.VIOLATION
+  assert result.verdict == bounds.VIOLATION
 
 
 def test_bad_input(world):

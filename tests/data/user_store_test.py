@@ -7,7 +7,7 @@ from concurrent import futures
 import numpy as np
 import pytest
 
-from tff_dpemb.data import images as image_codec
+from tff_dpemb import images as image_codec
 from tff_dpemb.data import user_store
 
 _SHAPE = (4, 5, 1)

@@ -11,8 +11,8 @@ import click
 import pytest
 
 from launch import cli
-from tff_dpemb import artifacts
 from tff_dpemb import config
+from tff_dpemb.artifacts import storage
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SCREEN_LINES = 40
@@ -78,7 +78,7 @@ class TestExitCodes:
         2,
         'training.rounds must be > 0, got 0.',
       ),
-      (artifacts.ArtifactError('one\n  two'), 2, 'one two'),
+      (storage.ArtifactError('one\n  two'), 2, 'one two'),
       (_BudgetError('0.5 is left.'), 4, '0.5 is left.'),
       (
         OSError(errno.ENOSPC, 'No space left on device', '/data/x'),

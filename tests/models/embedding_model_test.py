@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_dpemb import artifacts
 from tff_dpemb import config
+from tff_dpemb.artifacts import storage
 from tff_dpemb.models import embedding_model
 
 _SHAPE = (28, 28, 1)
@@ -120,7 +120,7 @@ def test_weights_of_another_shape_are_refused():
 
 def test_a_damaged_weights_file_is_one_clear_error(tmp_path):
   (tmp_path / 'weights.npz').write_bytes(b'not a zip file')
-  with pytest.raises(artifacts.ArtifactError, match='damaged'):
+  with pytest.raises(storage.ArtifactError, match='damaged'):
     embedding_model.load_weights(tmp_path / 'weights.npz')
 
 

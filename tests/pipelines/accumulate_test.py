@@ -6,7 +6,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 from tff_dpemb.clustering import mixture as mixture_lib
 from tff_dpemb.clustering import projection as projection_lib
 from tff_dpemb.clustering import queries
@@ -106,5 +106,5 @@ def test_dofns_can_be_pickled(job):
 def test_damaged_sums_are_named(tmp_path):
   path = tmp_path / 'sums.npz'
   path.write_bytes(b'PK not')
-  with pytest.raises(artifacts.ArtifactError, match=r'sums\.npz'):
+  with pytest.raises(storage.ArtifactError, match=r'sums\.npz'):
     accumulate.read_sums(path)

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from tff_dpemb.clustering import errors
-from tff_dpemb.data.sources import glyph_classes
+from tff_dpemb.data.sources.glyphs import classes as glyph_classes
 from tff_dpemb.pipelines import classes
 
 

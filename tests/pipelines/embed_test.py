@@ -6,7 +6,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 from tff_dpemb.clustering import errors
 from tff_dpemb.data import user_store
 from tff_dpemb.pipelines import embed
@@ -86,5 +86,5 @@ def test_store_without_images_is_nothing_to_release(
 def test_damaged_part_is_named(stores, tmp_path, encoder):
   embedded = run(stores, tmp_path, encoder)
   embed.part_path(embedded.path, 1).write_bytes(b'PAR1 not')
-  with pytest.raises(artifacts.ArtifactError, match='part-00001'):
+  with pytest.raises(storage.ArtifactError, match='part-00001'):
     embedded.read(1)

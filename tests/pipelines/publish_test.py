@@ -8,7 +8,7 @@ import pytest
 from dp_accounting import pld
 from pyarrow import parquet
 
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 from tff_dpemb.clustering import errors
 from tff_dpemb.clustering import mixture as mixture_lib
 from tff_dpemb.clustering import noise
@@ -83,7 +83,7 @@ def test_release_is_whole(call, tmp_path, settings):
   epsilon = pld.PLDAccountant().compose(found.event).get_epsilon(DELTA)
   assert epsilon <= settings.epsilon and found.epsilon <= settings.epsilon
   assert found.epsilon == pytest.approx(epsilon, rel=1e-2)
-  manifest = artifacts.read_json(found.path / 'manifest.json')
+  manifest = storage.read_json(found.path / 'manifest.json')
   assert manifest == found.manifest
   assert manifest['certifiable'] is False  # A seed is for tests.
   assert manifest['class_rule'] == 'declared in synthesis.class_names'
@@ -183,11 +183,11 @@ def test_certificate_appears_with_the_set(call, tmp_path):
     'embeddings.parquet',
     'manifest.json',
   ]
-  assert artifacts.read_json(found.path / 'certificate.json') == {
-    name: artifacts.sha256_of(found.path / name)
+  assert storage.read_json(found.path / 'certificate.json') == {
+    name: storage.sha256_of(found.path / name)
     for name in ('embeddings.parquet', 'manifest.json')
   }
-  assert artifacts.read_json(found.path / 'manifest.json') == found.manifest
+  assert storage.read_json(found.path / 'manifest.json') == found.manifest
   before = (found.path / 'certificate.json').stat().st_mtime_ns
   call(certify=certify)
   assert len(certify.calls) == 1  # Certified already: left alone.
@@ -311,7 +311,7 @@ def test_production_noise_is_certifiable(call):
 def test_altered_set_is_found(call):
   found = call()
   (found.path / 'embeddings.parquet').write_bytes(b'x')
-  with pytest.raises(artifacts.ArtifactError, match='SHA-256'):
+  with pytest.raises(storage.ArtifactError, match='SHA-256'):
     publish.read(found.path)
 
 

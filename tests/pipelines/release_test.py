@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from dp_accounting import pld
 
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 from tff_dpemb.clustering import errors
 from tff_dpemb.clustering import noise
 from tff_dpemb.clustering import plan as plan_lib
@@ -106,11 +106,11 @@ def test_lost_draw_is_charged_again(tmp_path, monkeypatch):
   release.draw(0, QUERY, sums(PLAN.passes[0]))
 
   def crash(path, content):
-    raise artifacts.ArtifactError('disk full')
+    raise storage.ArtifactError('disk full')
 
   with monkeypatch.context() as patch:
     patch.setattr(accumulate, 'write_sums', crash)
-    with pytest.raises(artifacts.ArtifactError):
+    with pytest.raises(storage.ArtifactError):
       release.draw(1, QUERY, sums(PLAN.passes[1]))
   resumed = open_release(tmp_path, book)
   draw_all(resumed)

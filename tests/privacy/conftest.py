@@ -8,7 +8,7 @@ import pathlib
 import pytest
 import sqlalchemy as sa
 
-from tff_dpemb.privacy import postgres_server
+from tests import postgres_server
 
 _NUMBERS = itertools.count()
 

@@ -98,10 +98,10 @@ def recertified(export, tmp_path):
     (path / 'certificate.json').unlink()
     manifest['certificate_sha256'] = None
     if certificate is not None:
-      from tff_dpemb import artifacts
+      from tff_dpemb.artifacts import storage
 
-      artifacts.atomic_write_json(path / 'certificate.json', certificate)
-      manifest['certificate_sha256'] = artifacts.sha256_of(
+      storage.atomic_write_json(path / 'certificate.json', certificate)
+      manifest['certificate_sha256'] = storage.sha256_of(
         path / 'certificate.json'
       )
     (path / 'manifest.json').write_text(json.dumps(manifest))

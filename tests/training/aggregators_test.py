@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tff_dpemb.privacy import correlated
-from tff_dpemb.privacy import mechanisms
+from tff_dpemb.privacy.mechanisms import correlated
+from tff_dpemb.privacy.mechanisms import mechanisms
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import noise_queries
 

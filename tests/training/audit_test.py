@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tff_dpemb import config
-from tff_dpemb.privacy import audit
-from tff_dpemb.privacy import audit_canaries
-from tff_dpemb.privacy import correlated
-from tff_dpemb.privacy import mechanisms
-from tff_dpemb.privacy import plan as plan_lib
-from tff_dpemb.privacy import samplers
+from tff_dpemb.privacy.audit import bounds
+from tff_dpemb.privacy.audit import canaries as audit_canaries
+from tff_dpemb.privacy.mechanisms import correlated
+from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import samplers
+from tff_dpemb.privacy.planning import plan as plan_lib
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import audit as training_audit
 from tff_dpemb.training import client_work
@@ -82,10 +82,10 @@ def _observe(
 
 def _judge(plan, canaries, observed):
   scores = audit_canaries.scores(plan, canaries, observed.products)
-  return audit.audit(
+  return bounds.audit(
     scores[canaries.inside],
     scores[~canaries.inside],
-    claim=audit.claim_of_plan(plan),
+    claim=bounds.claim_of_plan(plan),
     coins=True,
   )
 
@@ -130,9 +130,9 @@ def test_half_the_noise_is_found_and_the_whole_is_not(
 ):
   """600 canaries, mu 1: power above 99 %, false alarms below 5 %."""
   plan = _plan(2 * 3**0.5)
-  assert audit.claim_of_plan(plan).mu == pytest.approx(1.0)
+  assert bounds.claim_of_plan(plan).mu == pytest.approx(1.0)
   sound = _judge(plan, *_observe(plan, pure, backbone, count=600))
-  assert sound.verdict == audit.CONSISTENT
+  assert sound.verdict == bounds.CONSISTENT
   half = dataclasses.replace(plan.mechanism, noise_multiplier=3**0.5)
   broken = _observe(
     plan,
@@ -142,7 +142,7 @@ def test_half_the_noise_is_found_and_the_whole_is_not(
     aggregator=aggregators.build_aggregator(half, denominator=4.0),
   )
   found = _judge(plan, *broken)
-  assert found.verdict == audit.VIOLATION
+  assert found.verdict == bounds.VIOLATION
   assert found.lower_bound > found.claim.epsilon
 
 
@@ -158,7 +158,7 @@ def test_a_missing_clip_is_found(tff_worker, pure, backbone):
     count=200,
     aggregator=aggregators.build_aggregator(unclipped, denominator=4.0),
   )
-  assert _judge(plan, *broken).verdict == audit.VIOLATION
+  assert _judge(plan, *broken).verdict == bounds.VIOLATION
 
 
 def test_correlated_noise_is_made_independent_first(tff_worker, pure, backbone):
@@ -177,11 +177,11 @@ def test_correlated_noise_is_made_independent_first(tff_worker, pure, backbone):
   canaries, observed = _observe(plan, pure, backbone, count=600)
   scores = audit_canaries.scores(plan, canaries, observed.products)
   inside, outside = scores[canaries.inside], scores[~canaries.inside]
-  mu = audit.claim_of_plan(plan).mu
+  mu = bounds.claim_of_plan(plan).mu
   pooled = np.sqrt((inside.var() + outside.var()) / 2)
   gap = (inside.mean() - outside.mean()) / pooled
   assert 0.6 * mu < gap < mu + 5 * 2 / np.sqrt(600)
-  assert _judge(plan, canaries, observed).verdict == audit.CONSISTENT
+  assert _judge(plan, canaries, observed).verdict == bounds.CONSISTENT
 
 
 def test_an_adaptive_clip_stays_where_it_starts():
@@ -194,5 +194,5 @@ def test_an_adaptive_clip_stays_where_it_starts():
 
 
 def test_a_model_that_is_no_longer_finite_is_named(tff_worker, pure, backbone):
-  with pytest.raises(audit.AuditError, match='must stay finite.*round 0'):
+  with pytest.raises(bounds.AuditError, match='must stay finite.*round 0'):
     _observe(_plan(1.0, rounds=1), pure, backbone, count=10, rate=1e39)

@@ -4,7 +4,7 @@ import pytest
 
 from tff_dpemb import config
 from tff_dpemb.models import embedding_model
-from tff_dpemb.training import executors
+from tff_dpemb.training.execution import executors
 
 IMAGE_SHAPE = (8, 8, 1)
 

@@ -13,8 +13,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from scipy import stats
 
-from tff_dpemb.privacy import correlated
-from tff_dpemb.privacy import mechanisms
+from tff_dpemb.privacy.mechanisms import correlated
+from tff_dpemb.privacy.mechanisms import mechanisms
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import checkpoints
 from tff_dpemb.training import noise_queries

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tff_dpemb import artifacts
-from tff_dpemb.privacy import mechanisms
-from tff_dpemb.privacy import plan as plan_lib
-from tff_dpemb.privacy import samplers
+from tff_dpemb.artifacts import storage
+from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import samplers
+from tff_dpemb.privacy.planning import plan as plan_lib
 from tff_dpemb.training import participation
 
 
@@ -81,5 +81,5 @@ def test_a_missing_record_leaves_no_verdict(tmp_path):
 def test_a_damaged_record_is_an_error(tmp_path):
   participation.record(tmp_path, 0, attempt=1, slots=[])
   (tmp_path / 'round-000000-attempt-1.npz').write_bytes(b'cut short')
-  with pytest.raises(artifacts.ArtifactError, match='damaged'):
+  with pytest.raises(storage.ArtifactError, match='damaged'):
     participation.measure(tmp_path, _ONCE, rounds=1)

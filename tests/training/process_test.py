@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dpemb import config
-from tff_dpemb.privacy import mechanisms
+from tff_dpemb.privacy.mechanisms import mechanisms
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import checkpoints
 from tff_dpemb.training import client_work

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from dp_accounting import dp_event
 
-from tff_dpemb import artifacts
 from tff_dpemb import config
+from tff_dpemb.artifacts import storage
 from tff_dpemb.data import user_store
 from tff_dpemb.privacy import guarantee
-from tff_dpemb.privacy import ledger as ledger_lib
-from tff_dpemb.privacy import plan as plan_lib
-from tff_dpemb.privacy import samplers
+from tff_dpemb.privacy.ledger import ledger as ledger_lib
+from tff_dpemb.privacy.mechanisms import samplers
+from tff_dpemb.privacy.planning import plan as plan_lib
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import program
 
@@ -99,7 +99,7 @@ class _Run:
   def checkpoint(self):
     """The newest checkpoint: its path and its arrays."""
     path = max(self._paths.checkpoints.iterdir())
-    return path, artifacts.read_npz(path)
+    return path, storage.read_npz(path)
 
   def train(self, *, fail_in_round=None):
     with ledger_lib.Ledger.open(self.url) as ledger:
@@ -247,7 +247,7 @@ def test_the_neighbouring_sum_moves_by_at_most_two_clips(
   tmp_path, tff_worker, store, pure, backbone
 ):
   """Pre-noise sums of real local training with and without one user."""
-  from tff_dpemb.privacy import mechanisms
+  from tff_dpemb.privacy.mechanisms import mechanisms
   from tff_dpemb.training import process
 
   page = _page()

@@ -24,9 +24,9 @@ from tff_dpemb.clustering import noise
 from tff_dpemb.clustering import plan as plan_lib
 from tff_dpemb.clustering import projection as projection_lib
 from tff_dpemb.clustering import queries
-from tff_dpemb.privacy import accounting
-from tff_dpemb.privacy import audit
 from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy.accounting import accountant
+from tff_dpemb.privacy.audit import bounds
 
 _SAMPLES = 64  # points of the canary's class that its similarity is taken with
 
@@ -50,15 +50,15 @@ class Trials:
   moved: np.ndarray
 
 
-def claim_of_plan(plan: plan_lib.ClusteringPlan) -> audit.Claim:
+def claim_of_plan(plan: plan_lib.ClusteringPlan) -> bounds.Claim:
   """Returns what a clustering plan proves, given the encoder."""
-  found = accounting.guarantee_of_event(
+  found = accountant.guarantee_of_event(
     plan.event(),
     delta=plan.delta,
     adjacency=guarantee.Adjacency.ADD_OR_REMOVE_ONE,
     cross_check=False,
   )
-  return audit.Claim(found.epsilon, plan.delta, mu=found.mu_gdp)
+  return bounds.Claim(found.epsilon, plan.delta, mu=found.mu_gdp)
 
 
 def run_trials(

@@ -266,10 +266,10 @@ def noise_multiplier_for(epsilon: float, delta: float) -> float:
 
 def epsilon_of_event(event, delta: float) -> float:
   """Returns the proved epsilon of an event under add-or-remove-one."""
-  from tff_dpemb.privacy import accounting  # Slow to import.
   from tff_dpemb.privacy import guarantee
+  from tff_dpemb.privacy.accounting import accountant  # Slow to import.
 
-  return accounting.guarantee_of_event(
+  return accountant.guarantee_of_event(
     event, delta=delta, adjacency=guarantee.Adjacency.ADD_OR_REMOVE_ONE
   ).epsilon
 

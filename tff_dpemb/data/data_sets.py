@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 from tff_dpemb.data import user_store
 
 SPLITS = ('public', 'private', 'validation', 'test')
@@ -112,7 +112,7 @@ def write_manifest(
   """Writes `data_set.json`: the source, its options and the stores' digests."""
   directory = pathlib.Path(directory)
   stores = open_stores(directory)
-  artifacts.atomic_write_json(
+  storage.atomic_write_json(
     directory / MANIFEST,
     {
       'format': FORMAT,
@@ -164,8 +164,8 @@ def verify(directory: str | os.PathLike[str]) -> dict[str, int]:
   for store in stores.values():
     store.verify()
   try:
-    expected = artifacts.read_json(directory / MANIFEST)['stores']
-  except (artifacts.ArtifactError, KeyError, TypeError) as error:
+    expected = storage.read_json(directory / MANIFEST)['stores']
+  except (storage.ArtifactError, KeyError, TypeError) as error:
     raise DataError(
       f'{str(directory / MANIFEST)!r} must be the manifest of a data set; make'
       ' the data set again.'

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 
 FORMAT = 'dpemb.user_store/1'
 MANIFEST = 'manifest.json'
@@ -146,7 +146,7 @@ def write_batch(path: pathlib.Path, batch: pa.RecordBatch) -> FileInfo:
     name=path.name,
     rows=batch.num_rows,
     bytes=path.stat().st_size,
-    sha256=artifacts.sha256_of(path),
+    sha256=storage.sha256_of(path),
   )
 
 
@@ -188,7 +188,7 @@ def check_digest(directory: pathlib.Path, info: FileInfo) -> None:
   """Checks a file's size and SHA-256; raises `StoreError` if they differ."""
   path = directory / info.name
   check_size(path, info)
-  if artifacts.sha256_of(path) != info.sha256:
+  if storage.sha256_of(path) != info.sha256:
     raise _damaged(path, 'its SHA-256 differs from the manifest')
 
 

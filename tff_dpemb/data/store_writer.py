@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 from tff_dpemb.data import store_format
 
 StoreError = store_format.StoreError
@@ -104,7 +104,7 @@ class StoreWriter:
     self._clear()
 
   def __enter__(self) -> 'StoreWriter':
-    self._publication = artifacts.atomic_directory(
+    self._publication = storage.atomic_directory(
       self._path, replace=self._replace, is_private=True
     )
     self._directory = self._publication.__enter__()
@@ -355,7 +355,7 @@ class StoreWriter:
       shards=tuple(self._shards),
       files=files,
     )
-    artifacts.atomic_write_json(
+    storage.atomic_write_json(
       directory / store_format.MANIFEST, manifest.to_json()
     )
 

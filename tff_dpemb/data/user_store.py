@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tff_dpemb import artifacts
-from tff_dpemb.data import images as image_codec
+from tff_dpemb import images as image_codec
+from tff_dpemb.artifacts import storage
 from tff_dpemb.data import store_format
 from tff_dpemb.data import store_writer
 
@@ -104,8 +104,8 @@ class UserStore:
         f' {store_format.MANIFEST}; make one with `dpemb data`.'
       )
     try:
-      content = artifacts.read_json(manifest_path)
-    except artifacts.ArtifactError as error:
+      content = storage.read_json(manifest_path)
+    except storage.ArtifactError as error:
       raise StoreError(str(error)) from error
     manifest = store_format.manifest_from_json(content, path=manifest_path)
     for info in manifest.shards:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 from tff_dpemb.export import signature
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def publish(
   with _as_export_error(), _publish_lock(root):
     version = max(versions(root), default=0) + 1
     path = root / str(version)
-    with artifacts.atomic_directory(path) as directory:
+    with storage.atomic_directory(path) as directory:
       written = saved_model.write(
         backbone, directory / SAVED_MODEL, image_shape=image_shape
       )
@@ -149,11 +149,11 @@ def publish(
       if callable(certificate):
         certificate = certificate(digest)
       if certificate is not None:
-        artifacts.atomic_write_json(directory / CERTIFICATE, certificate)
-        manifest['certificate_sha256'] = artifacts.sha256_of(
+        storage.atomic_write_json(directory / CERTIFICATE, certificate)
+        manifest['certificate_sha256'] = storage.sha256_of(
           directory / CERTIFICATE
         )
-      artifacts.atomic_write_json(directory / MANIFEST, manifest)
+      storage.atomic_write_json(directory / MANIFEST, manifest)
   return Published(
     version=version,
     path=path,
@@ -172,7 +172,7 @@ class Export:
     with _as_export_error():
       self.manifest: dict[str, Any] = _verified_manifest(self.path)
       self.certificate: dict[str, Any] | None = (
-        artifacts.read_json(self.path / CERTIFICATE)
+        storage.read_json(self.path / CERTIFICATE)
         if self.manifest['certificate_sha256'] is not None
         else None
       )
@@ -273,20 +273,20 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
 
 def digest_of_files(files: Mapping[str, str]) -> str:
   """Returns the model digest of `{relative path: SHA-256}`."""
-  return artifacts.digest_of_files(files)
+  return storage.digest_of_files(files)
 
 
 def _hashes(directory: pathlib.Path) -> dict[str, str]:
   paths = [directory / TFLITE, *(directory / SAVED_MODEL).rglob('*')]
   return {
-    path.relative_to(directory).as_posix(): artifacts.sha256_of(path)
+    path.relative_to(directory).as_posix(): storage.sha256_of(path)
     for path in sorted(paths)
     if path.is_file()
   }
 
 
 def _verified_manifest(path: pathlib.Path) -> dict[str, Any]:
-  manifest = artifacts.read_json(path / MANIFEST)
+  manifest = storage.read_json(path / MANIFEST)
   if not isinstance(manifest, dict) or manifest.get('schema') != SCHEMA:
     raise ExportError(
       f'{str(path / MANIFEST)!r} must have schema {SCHEMA!r}; publish the'
@@ -325,7 +325,7 @@ def _verified_manifest(path: pathlib.Path) -> dict[str, Any]:
       CERTIFICATE,
       'is missing' if stated else 'is not in the manifest',
     )
-  if stated is not None and artifacts.sha256_of(certificate) != stated:
+  if stated is not None and storage.sha256_of(certificate) != stated:
     raise _damaged(path, CERTIFICATE, 'has another SHA-256 than the manifest')
   return manifest
 
@@ -355,7 +355,7 @@ def _publish_lock(root: pathlib.Path) -> Iterator[None]:
 def _as_export_error() -> Iterator[None]:
   try:
     yield
-  except artifacts.ArtifactError as error:
+  except storage.ArtifactError as error:
     raise ExportError(str(error)) from error
   except OSError as error:
     raise ExportError(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 from tff_dpemb.export import quiet
 from tff_dpemb.export import signature
 from tff_dpemb.models import embedding_model
@@ -203,7 +203,7 @@ class LoadedModel:
   @property
   def digest(self) -> str:
     """SHA-256 of the files of the SavedModel (hex)."""
-    return artifacts.sha256_of(self._directory)
+    return storage.sha256_of(self._directory)
 
   def embed(self, images: np.ndarray) -> np.ndarray:
     """Returns unit-norm float32 [N, D] of uint8 [N, H, W, C].

@@ -14,7 +14,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 from tff_dpemb.export import quiet
 from tff_dpemb.export import signature
 
@@ -53,8 +53,8 @@ def write(
 ) -> None:
   """Writes the TFLite file of a SavedModel to `path`; errors as `convert`."""
   try:
-    artifacts.atomic_write_bytes(path, convert(saved_model_directory))
-  except artifacts.ArtifactError as error:
+    storage.atomic_write_bytes(path, convert(saved_model_directory))
+  except storage.ArtifactError as error:
     raise ExportError(str(error)) from error
 
 

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tff_dpemb import artifacts
 from tff_dpemb import config
+from tff_dpemb.artifacts import storage
 from tff_dpemb.models import lenet
 from tff_dpemb.models import mobilenet
 
@@ -247,12 +247,12 @@ def save_weights(
   path: str | os.PathLike[str], weights: Mapping[str, np.ndarray]
 ) -> None:
   """Writes weights as an .npz file, atomically."""
-  artifacts.atomic_write_npz(path, weights)
+  storage.atomic_write_npz(path, weights)
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
   """Returns the weights of an .npz file; `artifacts.ArtifactError` if bad."""
-  return artifacts.read_npz(path)
+  return storage.read_npz(path)
 
 
 def cosine_logits(

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import apache_beam as beam
 import numpy as np
 
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 from tff_dpemb.clustering import mixture
 from tff_dpemb.clustering import projection as projection_lib
 from tff_dpemb.clustering import queries
@@ -139,14 +139,14 @@ def write_rows_of_user(
     )
   buffer = io.BytesIO()
   np.save(buffer, rows)
-  artifacts.atomic_write_bytes(path, buffer.getvalue())
+  storage.atomic_write_bytes(path, buffer.getvalue())
 
 
 def write_sums(path: str | pathlib.Path, sums: queries.Sums) -> None:
   """Writes integer sums durably, whole or not at all."""
   buffer = io.BytesIO()
   np.savez(buffer, **sums)
-  artifacts.atomic_write_bytes(path, buffer.getvalue())
+  storage.atomic_write_bytes(path, buffer.getvalue())
 
 
 def read_sums(path: str | pathlib.Path) -> queries.Sums:
@@ -159,6 +159,6 @@ def read_sums(path: str | pathlib.Path) -> queries.Sums:
     with np.load(path, allow_pickle=False) as content:
       return {name: content[name] for name in content.files}
   except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-    raise artifacts.ArtifactError(
+    raise storage.ArtifactError(
       f'{str(path)!r} is missing or damaged; start a new release.'
     ) from error

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 
 from tff_dpemb.clustering import errors
-from tff_dpemb.data.sources import glyph_classes
+from tff_dpemb.data.sources.glyphs import classes
 
 _log = logging.getLogger(__name__)
 
@@ -63,9 +63,9 @@ def choose(
   """
   if declared:
     return _declared(names, tuple(declared))
-  if tuple(names) == glyph_classes.RADICAL_NAMES:
-    points = glyph_classes.jis_kanji((1,))
-    sizes = collections.Counter(map(glyph_classes.radical_index, points))
+  if tuple(names) == classes.RADICAL_NAMES:
+    points = classes.jis_kanji((1,))
+    sizes = collections.Counter(map(classes.radical_index, points))
     ranked = sorted(range(len(names)), key=lambda label: (-sizes[label], label))
     labels = tuple(sorted(ranked[:count]))
     return ClassSet(

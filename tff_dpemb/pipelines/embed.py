@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 from tff_dpemb.clustering import errors
 from tff_dpemb.data import user_store
 from tff_dpemb.export import registry
@@ -68,7 +68,7 @@ class Embeddings:
     try:
       table = parquet.read_table(path, columns=columns, memory_map=True)
     except (OSError, pa.ArrowException) as error:
-      raise artifacts.ArtifactError(
+      raise storage.ArtifactError(
         f'{str(path)!r} is missing or damaged; remove {str(self.path)!r} and'
         ' run again.'
       ) from error
@@ -179,7 +179,7 @@ def embed(
     found = _open(directory)
     if all(getattr(found, name) == value for name, value in inputs.items()):
       return found
-  with artifacts.atomic_directory(directory, replace=True) as temporary:
+  with storage.atomic_directory(directory, replace=True) as temporary:
     fn = EmbedShard(
       store=str(store),
       export=str(export),
@@ -195,7 +195,7 @@ def embed(
         | 'Embed' >> beam.ParDo(fn)
       )
     first = parquet.read_schema(part_path(temporary, 0))
-    artifacts.atomic_write_json(
+    storage.atomic_write_json(
       temporary / 'manifest.json',
       {
         'schema': SCHEMA,
@@ -229,7 +229,7 @@ def write_part(
   )
   sink = pa.BufferOutputStream()
   parquet.write_table(table, sink, compression='none', use_dictionary=False)
-  artifacts.atomic_write_bytes(path, sink.getvalue().to_pybytes())
+  storage.atomic_write_bytes(path, sink.getvalue().to_pybytes())
 
 
 def part_path(directory: str | pathlib.Path, index: int) -> pathlib.Path:
@@ -240,9 +240,9 @@ def part_path(directory: str | pathlib.Path, index: int) -> pathlib.Path:
 @functools.lru_cache(maxsize=4)
 def _cached(path: pathlib.Path, stamp: int) -> Embeddings:
   del stamp
-  content = artifacts.read_json(path / 'manifest.json')
+  content = storage.read_json(path / 'manifest.json')
   if content.pop('schema', None) != SCHEMA:
-    raise artifacts.ArtifactError(
+    raise storage.ArtifactError(
       f'{str(path)!r} must have schema {SCHEMA!r}; remove it and run again.'
     )
   return Embeddings(path=path, **content)

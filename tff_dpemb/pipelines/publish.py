@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from tff_dpemb import artifacts
 from tff_dpemb import config as config_lib
+from tff_dpemb.artifacts import storage
 from tff_dpemb.clustering import errors
 from tff_dpemb.clustering import mixture as mixture_lib
 from tff_dpemb.clustering import noise
@@ -334,9 +334,9 @@ def read(path: str | pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
     ArtifactError: The set is missing, damaged or not as published.
   """
   path = pathlib.Path(path)
-  manifest = artifacts.read_json(path / MANIFEST)
-  if artifacts.sha256_of(path / EMBEDDINGS) != manifest['sha256']:
-    raise artifacts.ArtifactError(
+  manifest = storage.read_json(path / MANIFEST)
+  if storage.sha256_of(path / EMBEDDINGS) != manifest['sha256']:
+    raise storage.ArtifactError(
       f'{str(path / EMBEDDINGS)!r} has another SHA-256 than its manifest;'
       ' publish it again.'
     )
@@ -382,9 +382,9 @@ def _publish(
         f' {sorted(extra)}.'
       )
     files.update(extra)
-  with artifacts.atomic_directory(made.path, replace=True) as directory:
+  with storage.atomic_directory(made.path, replace=True) as directory:
     for name, data in files.items():
-      artifacts.atomic_write_bytes(directory / name, data)
+      storage.atomic_write_bytes(directory / name, data)
 
 
 def _is_published(made: SyntheticRelease, *, certified: bool) -> bool:
@@ -393,10 +393,10 @@ def _is_published(made: SyntheticRelease, *, certified: bool) -> bool:
   if not all((made.path / name).is_file() for name in wanted):
     return False
   try:
-    manifest = artifacts.read_json(made.path / MANIFEST)
-  except artifacts.ArtifactError:
+    manifest = storage.read_json(made.path / MANIFEST)
+  except storage.ArtifactError:
     return False  # Damaged: it is written again.
-  found = artifacts.sha256_of(made.path / EMBEDDINGS)
+  found = storage.sha256_of(made.path / EMBEDDINGS)
   return manifest == made.manifest and found == made.manifest['sha256']
 
 
@@ -429,7 +429,7 @@ def _projection(
     public_labels=labels if public.label else None,
     quantile=_RADIUS_QUANTILE,
   )
-  artifacts.atomic_write_bytes(path, projection.to_bytes())
+  storage.atomic_write_bytes(path, projection.to_bytes())
   return projection
 
 

@@ -16,7 +16,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 from tff_dpemb.clustering import errors
 from tff_dpemb.clustering import noise
 from tff_dpemb.clustering import plan as plan_lib
@@ -54,7 +54,7 @@ class Release:
       self._pay(plan_lib.WHOLE_PLAN, self.plan.event())
     elif marker.exists():
       self._pay(step.name, step.event())
-    artifacts.atomic_write_json(marker, {'pass': step.name})
+    storage.atomic_write_json(marker, {'pass': step.name})
     noisy = noise.add_noise(sums, step.multipliers, source=self.source)
     accumulate.write_sums(path, noisy)
     return noisy
@@ -66,7 +66,7 @@ class Release:
   def charges(self) -> list[str]:
     """Returns what was charged so far: 'plan', then names of passes."""
     path = self.directory / 'charges.json'
-    return artifacts.read_json(path) if path.exists() else []
+    return storage.read_json(path) if path.exists() else []
 
   def event(self):
     """Returns the composed event of all charges, repeated passes included."""
@@ -74,7 +74,7 @@ class Release:
 
   def _pay(self, name: str, event) -> None:
     self.charge(event, self.name)  # Durable when it returns.
-    artifacts.atomic_write_json(
+    storage.atomic_write_json(
       self.directory / 'charges.json', [*self.charges(), name]
     )
 
@@ -114,8 +114,8 @@ def open_release(
   }
   path = directory / 'release.json'
   if not path.exists():
-    artifacts.atomic_write_json(path, content)
-  elif artifacts.read_json(path) != content:
+    storage.atomic_write_json(path, content)
+  elif storage.read_json(path) != content:
     raise errors.ClusteringError(
       f'release {name!r} was started from other data or settings; give the'
       ' new set another `synthesis.release` (this one stays charged).'

@@ -17,7 +17,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
-from tff_dpemb.privacy import mechanisms
+from tff_dpemb.privacy.mechanisms import mechanisms
 from tff_dpemb.training import noise_queries
 
 # Below it, no order of summation can overflow float32.

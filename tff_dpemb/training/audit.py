@@ -20,10 +20,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dpemb.models import embedding_model
-from tff_dpemb.privacy import audit
-from tff_dpemb.privacy import audit_canaries
-from tff_dpemb.privacy import mechanisms
-from tff_dpemb.privacy import plan as plan_lib
+from tff_dpemb.privacy.audit import bounds
+from tff_dpemb.privacy.audit import canaries as audit_canaries
+from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.planning import plan as plan_lib
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import client_work
 from tff_dpemb.training import process
@@ -173,7 +173,7 @@ def observe(
     )
     stepped = _flat(state.weights)
     if not np.isfinite(stepped).all():
-      raise audit.AuditError(
+      raise bounds.AuditError(
         f'the audited model must stay finite, it did not in round {number};'
         ' lower training.server_learning_rate.'
       )

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tff_dpemb import artifacts
+from tff_dpemb.artifacts import storage
 
 _NAME = re.compile(r'^round-(\d{6})\.npz$')
 
@@ -32,7 +32,7 @@ def save(
   leaves = tf.nest.flatten(state)
   arrays = {f'{index:04d}': _encode(leaf) for index, leaf in enumerate(leaves)}
   path = directory / f'round-{number:06d}.npz'
-  artifacts.atomic_write_npz(path, arrays, is_private=True)
+  storage.atomic_write_npz(path, arrays, is_private=True)
   for old in numbers(directory)[:-keep]:
     (directory / f'round-{old:06d}.npz').unlink(missing_ok=True)
 
@@ -53,12 +53,12 @@ def load_latest(
   problem = None
   for number in reversed(found):
     try:
-      arrays = artifacts.read_npz(directory / f'round-{number:06d}.npz')
+      arrays = storage.read_npz(directory / f'round-{number:06d}.npz')
       return number, _restore(arrays, template)
-    except (artifacts.ArtifactError, ValueError) as error:
+    except (storage.ArtifactError, ValueError) as error:
       problem = error
   if problem is not None:
-    raise artifacts.ArtifactError(
+    raise storage.ArtifactError(
       f'no checkpoint in {str(directory)!r} can be read ({problem}); remove the'
       ' directory to start the run again (its noise stays charged).'
     )
@@ -78,7 +78,7 @@ def _make_private(directory: pathlib.Path) -> None:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     directory.chmod(0o700)  # One made by an earlier version, or another umask.
   except OSError as error:
-    raise artifacts.ArtifactError(
+    raise storage.ArtifactError(
       f'{str(directory)!r} must be a directory of this user'
       f' ({error.strerror}); choose another one for the runs.'
     ) from error

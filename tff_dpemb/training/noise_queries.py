@@ -25,8 +25,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_privacy as tfp
 
-from tff_dpemb.privacy import correlated
-from tff_dpemb.privacy import mechanisms
+from tff_dpemb.privacy.mechanisms import correlated
+from tff_dpemb.privacy.mechanisms import mechanisms
 
 # Fields of the states below that are not for everybody's eyes.
 SEEDS_FIELD = 'noise_seeds'

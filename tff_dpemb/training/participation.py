@@ -14,9 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from tff_dpemb import artifacts
-from tff_dpemb.privacy import plan as privacy_plan
-from tff_dpemb.privacy import samplers
+from tff_dpemb.artifacts import storage
+from tff_dpemb.privacy.mechanisms import samplers
+from tff_dpemb.privacy.planning import plan as privacy_plan
 
 _NAME = re.compile(r'^round-(\d{6})-attempt-(\d+)\.npz$')
 _KEY = 'users'
@@ -65,7 +65,7 @@ def record(
     ArtifactError: The disk refused.
   """
   users = np.concatenate([np.empty(0, np.int64), *slots])
-  artifacts.atomic_write_npz(
+  storage.atomic_write_npz(
     directory / f'round-{number:06d}-attempt-{attempt}.npz',
     {_KEY: users.astype(np.int64)},
     is_private=True,
@@ -127,6 +127,6 @@ def _read(directory: pathlib.Path, rounds: int) -> dict[int, list[np.ndarray]]:
   for path in sorted(directory.iterdir()):
     match = _NAME.match(path.name)
     if match and int(match[1]) < rounds:
-      users = artifacts.read_npz(path)[_KEY]
+      users = storage.read_npz(path)[_KEY]
       draws.setdefault(int(match[1]), []).append(users)
   return draws

@@ -20,21 +20,21 @@ from typing import Any
 
 import numpy as np
 
-from tff_dpemb import artifacts
 from tff_dpemb import config
+from tff_dpemb.artifacts import storage
 from tff_dpemb.data import cohorts
 from tff_dpemb.data import user_store
 from tff_dpemb.models import embedding_model
-from tff_dpemb.privacy import mechanisms
-from tff_dpemb.privacy import plan as privacy_plan
-from tff_dpemb.privacy import samplers
+from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import samplers
+from tff_dpemb.privacy.planning import plan as privacy_plan
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import checkpoints
 from tff_dpemb.training import client_work
-from tff_dpemb.training import executors
 from tff_dpemb.training import participation as participation_lib
 from tff_dpemb.training import process
-from tff_dpemb.training import round_form
+from tff_dpemb.training.execution import executors
+from tff_dpemb.training.execution import round_form
 
 # Threads that decode images: each may hold a photograph of 64 megapixels.
 _DECODERS = min(8, os.cpu_count() or 1)
@@ -392,7 +392,7 @@ def _schedule_key(
       f' {rounds_done} rounds were made by it; restore it, or set another name.'
     )
   key = cohorts.new_schedule_key()
-  artifacts.atomic_write_bytes(path, key, is_private=True)
+  storage.atomic_write_bytes(path, key, is_private=True)
   return key
 
 
@@ -416,7 +416,7 @@ def _measure_participation(
   measured = participation_lib.measure(
     restricted / 'cohorts', plan, rounds=rounds
   )
-  artifacts.atomic_write_json(
+  storage.atomic_write_json(
     restricted / 'participation.json',
     dataclasses.asdict(measured),
     is_private=True,
@@ -494,7 +494,7 @@ class _History:
       ) as file:
         file.write('\n' + line)  # A torn line stays alone.
     except OSError as error:
-      raise artifacts.ArtifactError(
+      raise storage.ArtifactError(
         f'{str(self._path)!r} could not be written ({error.strerror}); free'
         ' space, then run the same command again to resume.'
       ) from error

@@ -24,10 +24,10 @@ from typing import Literal
 
 import numpy as np
 
-from tff_dpemb import artifacts
 from tff_dpemb import config as config_lib
+from tff_dpemb import images as image_codec
+from tff_dpemb.artifacts import storage
 from tff_dpemb.data import data_sets
-from tff_dpemb.data import images as image_codec
 from tff_dpemb.data import user_store
 
 DataError = data_sets.DataError
@@ -124,7 +124,7 @@ def build_folder(
   read = _Reader(image_shape, max_images, encoding)
   total = len(private) + len(public)
   done = 0
-  with artifacts.atomic_directory(output_dir, replace=replace) as directory:
+  with storage.atomic_directory(output_dir, replace=replace) as directory:
     for folders, parts in (
       (public, {'public': np.arange(len(public))}),
       (private, splits),

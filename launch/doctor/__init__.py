@@ -1,0 +1,1 @@
+"""What this machine needs, and what it lacks."""

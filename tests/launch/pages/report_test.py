@@ -1,0 +1,270 @@
+import copy
+import html.parser
+import json
+import re
+
+import numpy as np
+import pytest
+
+from launch.pages import report
+from tff_dpemb.artifacts import storage
+
+_REPORT = {
+  'schema': 1,
+  'training': {
+    'rounds': 30,
+    'population': 2300,
+    'users_per_round': 256,
+    'virtual_clients': 8,
+    'seconds': 141.3,
+    'examples_per_second': 4312.7,
+  },
+  'privacy': {
+    'epsilon': 41234.2,
+    'delta': 2e-4,
+    'adjacency': 'add_or_remove_one',
+    'epsilon_naive': 412.3,
+    'epsilon_unamplified': None,
+    'extrapolated': [
+      {'population': 10**6, 'users_per_round': 111304, 'epsilon': 3.02}
+    ],
+  },
+  'verification': {
+    'held_out_identities': 600,
+    'pairs': 25916400,
+    'recall_at_far': {'0.1': 0.951, '0.001': 0.512},
+    'pretraining_only': {'0.001': 0.13, '0.1': 0.62},
+    'pixels': {'0.001': 0.02, '0.1': 0.31},
+    'intervals': {'0.001': [0.49, 0.53]},
+  },
+  'retrieval': {'recall_at_1': 0.78},
+  'export': {
+    'saved_model': 'export/1/saved_model',
+    'tflite': 'export/1/model.tflite',
+    'min_cosine': 0.99999,
+  },
+  'serving': {'lookups': 200, 'agreement_with_exact': 1.0},
+  'synthetic': {
+    'examples': 5000,
+    'epsilon': 8.0,
+    'classes': 10,
+    'accuracy': 0.61,
+    'accuracy_on_real': 0.74,
+    'chance': 0.1,
+  },
+  'run': {'name': 'demo <run>', 'versions': {'numpy': '1.26.4'}},
+}
+
+
+def _changed(path, value):
+  changed = copy.deepcopy(_REPORT)
+  *parents, last = path.split('.')
+  part = changed
+  for parent in parents:
+    part = part[parent]
+  if value is None:
+    del part[last]
+  else:
+    part[last] = value
+  return changed
+
+
+@pytest.fixture
+def pictures():
+  rng = np.random.default_rng(0)
+
+  def images(*shape):
+    return rng.integers(0, 256, shape, dtype=np.uint8)
+
+  return report.ReportPictures(
+    sheets=[
+      report.ContactSheet('Public', 'Hangul.', images(3, 4, 28, 28, 1)),
+      report.ContactSheet('Test', 'Kanji.', images(2, 4, 28, 28, 3)),
+    ],
+    learning_curve={'recall@1': [(0, 0.2), (5, 0.5), (10, 0.6)]},
+    roc={
+      'this model': [(0.0, 0.1), (1e-5, 0.2), (1e-2, 0.8), (1.0, 1.0)],
+      'raw pixels': [(1e-5, 0.0), (1.0, 1.0)],
+    },
+    gallery=[
+      report.GalleryRow(
+        query=images(28, 28, 1),
+        neighbours=images(2, 28, 28, 1),
+        same_identity=np.array([True, False]),
+        cosines=np.array([0.97, 0.61]),
+      )
+    ],
+  )
+
+
+class _Page(html.parser.HTMLParser):
+  """Collects the text, the images and the outline; checks nesting."""
+
+  _VOID = ('meta', 'img', 'br')
+
+  def __init__(self, text):
+    super().__init__()
+    self.open, self.images, self.headings, self.words = [], [], [], []
+    self.attributes = []
+    self.feed(text)
+    self.close()
+
+  def handle_starttag(self, tag, attrs):
+    self.attributes += attrs
+    if tag == 'img':
+      self.images.append(dict(attrs))
+    if re.fullmatch('h[1-6]', tag):
+      self.headings.append(tag)
+    if tag not in self._VOID:
+      self.open.append(tag)
+
+  def handle_startendtag(self, tag, attrs):
+    self.attributes += attrs
+
+  def handle_endtag(self, tag):
+    assert self.open and self.open.pop() == tag, f'</{tag}>'
+
+  def handle_data(self, data):
+    if self.open and self.open[-1] not in ('style', 'script'):
+      self.words.append(data)
+
+  @property
+  def text(self):
+    return ' '.join(' '.join(self.words).split())
+
+
+class TestValidateReport:
+  def test_good(self):
+    checked = report.validate_report(_REPORT)
+    assert checked.verification.recall_at_far['0.001'] == 0.512
+    assert checked.privacy.epsilon_unamplified is None
+
+  def test_is_what_json_gives_back(self):
+    again = json.loads(json.dumps(_REPORT))
+    assert report.validate_report(again) == report.validate_report(_REPORT)
+
+  def test_more_keys_are_welcome(self):
+    report.validate_report(_changed('training.loss_note', 'restricted'))
+
+  @pytest.mark.parametrize(
+    ('path', 'value', 'match'),
+    [
+      ('schema', 2, 'schema must be 1, got 2'),
+      ('schema', None, 'schema is missing'),
+      ('training.rounds', None, 'training.rounds is missing'),
+      ('training.rounds', -1, 'training.rounds must be .*got -1'),
+      ('privacy', None, 'privacy is missing'),
+      ('privacy.delta', 1.0, 'privacy.delta must be less than 1'),
+      ('privacy.epsilon', float('inf'), 'privacy.epsilon must be .*finite'),
+      ('privacy.extrapolated', [{}], r'extrapolated.0.population is missing'),
+      ('verification.recall_at_far', {}, 'must hold a false accept rate'),
+      ('verification.recall_at_far', {'2': 0.5}, "keyed by rates, got '2'"),
+      ('verification.recall_at_far', {'0.1': 1.5}, 'recall_at_far.0.1 must be'),
+      ('verification.pixels', {'0.1': 0.3}, 'pixels must have the rates 0.001'),
+      ('export.min_cosine', 'high', "export.min_cosine must be .*got 'high'"),
+      ('synthetic.chance', float('nan'), 'synthetic.chance must be'),
+    ],
+  )
+  def test_fault(self, path, value, match):
+    with pytest.raises(report.ReportError, match=match):
+      report.validate_report(_changed(path, value))
+
+
+class TestRender:
+  def test_page_is_whole_and_opens_without_a_network(self, pictures, tmp_path):
+    output = tmp_path / 'run' / 'report.html'
+    report.render(_REPORT, pictures=pictures, output=output)
+    assert output.stat().st_mode & 0o777 == 0o600  # Figures without noise.
+    text = output.read_text()
+    page = _Page(text)
+    assert page.open == []
+    assert 'http://' not in text and 'https://' not in text
+    assert '<script' not in text and '<link' not in text
+    for name, value in page.attributes:
+      if name in ('src', 'href'):
+        assert value.startswith('data:image/png;base64,')
+
+  def test_every_picture_has_a_text(self, pictures):
+    text = report.render_text(_REPORT, pictures=pictures)
+    page = _Page(text)
+    assert len(page.images) == 2 + 3
+    assert all(image['alt'].strip() for image in page.images)
+    assert len(re.findall(r'<svg[^>]* role="img" aria-label="[^"]+', text)) == 2
+
+  def test_outline(self, pictures):
+    page = _Page(report.render_text(_REPORT, pictures=pictures))
+    assert page.headings[0] == 'h1'
+    assert set(page.headings[1:]) == {'h2'}
+
+  @pytest.mark.parametrize(
+    'words',
+    [
+      '51.2 %',  # recall at the strictest rate
+      'public pretraining alone: 13.0 %',
+      'ε = 41,234',
+      'the addition or removal of one user',
+      "This run's own guarantee is weak.",
+      'Naive wrong 2,300 256 412',
+      'Un-amplified 2,300 256 ∞',
+      'Larger population extrapolated 1,000,000 111,304 3.02',
+      '0.490 to 0.530',
+      '25,916,400 pairs',
+      'Synthetic embeddings 61.0 %',
+      'Nothing: chance 10.0 %',
+      '200, of which 100.0 % agree',
+      'versions.numpy 1.26.4',
+      'demo <run>',
+      '✓ 0.97',
+      '✗ 0.61',
+    ],
+  )
+  def test_figures_are_on_the_page(self, pictures, words):
+    assert words in _Page(report.render_text(_REPORT, pictures=pictures)).text
+
+  def test_strong_guarantee_has_no_warning(self, pictures):
+    text = report.render_text(
+      _changed('privacy.epsilon', 0.9), pictures=pictures
+    )
+    assert 'guarantee is weak' not in _Page(text).text
+    assert 'per user; strong' in _Page(text).text
+
+  def test_without_pictures(self):
+    page = _Page(report.render_text(_REPORT, pictures=report.ReportPictures()))
+    assert page.images == []
+    assert 'The data' not in page.text
+    assert 'Verification' in page.text
+
+  def test_bad_report_leaves_no_page(self, tmp_path):
+    output = tmp_path / 'report.html'
+    with pytest.raises(report.ReportError, match='retrieval is missing'):
+      report.render(
+        _changed('retrieval', None),
+        pictures=report.ReportPictures(),
+        output=output,
+      )
+    assert not output.exists()
+
+  def test_unwritable_output(self, tmp_path):
+    (tmp_path / 'file').write_text('')
+    with pytest.raises(storage.ArtifactError, match='could not be written'):
+      report.render(
+        _REPORT,
+        pictures=report.ReportPictures(),
+        output=tmp_path / 'file' / 'report.html',
+      )
+
+
+@pytest.mark.parametrize(
+  ('epsilon', 'text', 'strength'),
+  [
+    (None, '∞', 'weak'),
+    (0.8372, '0.837', 'strong'),
+    (1.0, '1', 'strong'),
+    (9.994, '9.99', 'reasonable'),
+    (10.01, '10', 'weak'),
+    (1234.5, '1,234', 'weak'),
+  ],
+)
+def test_epsilon_in_words(epsilon, text, strength):
+  assert report.epsilon_text(epsilon) == text
+  assert report.strength_of(epsilon) == strength

@@ -1,0 +1,1 @@
+"""The bundled data set: characters as identities, drawn by many fonts."""

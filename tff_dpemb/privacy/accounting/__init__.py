@@ -1,0 +1,1 @@
+"""From what was drawn to what it costs: events, accountant, profile."""

@@ -1,0 +1,1 @@
+"""What an attack proves about epsilon, from below."""

@@ -1,0 +1,1 @@
+"""The document that goes with each release, and its verification."""

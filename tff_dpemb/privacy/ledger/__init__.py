@@ -1,0 +1,1 @@
+"""The durable, append-only list of noise draws and releases."""

@@ -1,0 +1,1 @@
+"""What clips, samples and adds noise, as values."""

@@ -1,0 +1,1 @@
+"""One plan, and what can be said of it before it runs."""

@@ -1,0 +1,1 @@
+"""Where a round runs: local or other machines, CPU, GPU or TPU."""

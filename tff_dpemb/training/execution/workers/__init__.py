@@ -1,0 +1,1 @@
+"""Processes, here or elsewhere, that train for a coordinator."""
