@@ -25,6 +25,7 @@ import faiss
 import numpy as np
 
 from serving import status
+from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
 
 SCHEMA = 'dpemb.index/1'
@@ -211,7 +212,7 @@ def build(
         'dimension': int(vectors.shape[1]),
         'count': len(vectors),
         'normalised': True,
-        'digest': storage.digest_of_files(files),
+        'digest': documents.digest_of_files(files),
         'files': files,
       }
       storage.atomic_write_json(directory / MANIFEST, manifest)
@@ -234,7 +235,7 @@ def load(path: str | os.PathLike[str]) -> Index:
     for name in (VECTORS, ITEMS):
       if storage.sha256_of(path / name) != manifest['files'][name]:
         raise _damaged(path, f'{name!r} has another SHA-256 than the manifest')
-    if storage.digest_of_files(manifest['files']) != manifest['digest']:
+    if documents.digest_of_files(manifest['files']) != manifest['digest']:
       raise _damaged(path, 'the manifest has another digest than its files')
     items = storage.read_json(path / ITEMS)
     flat: Any = faiss.deserialize_index(

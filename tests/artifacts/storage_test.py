@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
 
 
@@ -238,7 +239,7 @@ class TestStaleTemporaries:
     code = """
 import os, sys
 from tff_dpemb.artifacts import storage
-with artifacts.atomic_directory(sys.argv[1]) as directory:
+with storage.atomic_directory(sys.argv[1]) as directory:
   (directory / 'a').write_text('embeddings')
   os.kill(os.getpid(), 9)
 """
@@ -268,7 +269,7 @@ def test_an_old_directory_that_lost_its_place_is_put_back(tmp_path, dead):
 def test_digest_of_files_is_that_of_sorted_json():
   expected = hashlib.sha256(b'{"a":"1","b":"2"}').hexdigest()
   for files in ({'a': '1', 'b': '2'}, {'b': '2', 'a': '1'}):
-    assert storage.digest_of_files(files) == expected
+    assert documents.digest_of_files(files) == expected
 
 
 class TestSha256:

@@ -215,12 +215,6 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
     ) from error
 
 
-def digest_of_files(files: Mapping[str, str]) -> str:
-  """Returns the digest of `{relative path: SHA-256}`: of its sorted JSON."""
-  text = json.dumps(dict(sorted(files.items())), separators=(',', ':'))
-  return hashlib.sha256(text.encode()).hexdigest()
-
-
 # ---- temporary names ----
 
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
 from tff_dpemb.export import signature
 
@@ -273,7 +274,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
 
 def digest_of_files(files: Mapping[str, str]) -> str:
   """Returns the model digest of `{relative path: SHA-256}`."""
-  return storage.digest_of_files(files)
+  return documents.digest_of_files(files)
 
 
 def _hashes(directory: pathlib.Path) -> dict[str, str]:

@@ -13,6 +13,7 @@ from serving import index as index_lib
 from serving import model_store
 from serving import server
 from serving import servicer
+from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
 from tff_dpemb.export import registry
 from tff_dpemb.export import signature
@@ -56,7 +57,7 @@ def make_export(tmp_path):
     }
     stated = None
     if certificate is not None:
-      named = {'artifact_digest': storage.digest_of_files(files)}
+      named = {'artifact_digest': documents.digest_of_files(files)}
       certificate = {**certificate, 'provenance': named}
       storage.atomic_write_json(path / registry.CERTIFICATE, certificate)
       stated = storage.sha256_of(path / registry.CERTIFICATE)

@@ -12,6 +12,7 @@ import sqlite3
 import pytest
 from dp_accounting import dp_event
 
+from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.accounting import events
@@ -1201,7 +1202,9 @@ def test_an_export_is_checked_through_its_manifest(book, tmp_path):
     (directory / name).write_bytes(name.encode())
   files = {name: storage.sha256_of(directory / name) for name in names}
   storage.atomic_write_json(directory / 'manifest.json', {'files': files})
-  content = _for_training(book, artifact_digest=storage.digest_of_files(files))
+  content = _for_training(
+    book, artifact_digest=documents.digest_of_files(files)
+  )
   path = directory / 'certificate.json'
   certificate_lib.write(path, content)
   assert certificate_lib.verify(path) == []

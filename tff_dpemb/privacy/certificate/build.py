@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tff_dpemb.artifacts import storage
+from tff_dpemb.artifacts import documents
 from tff_dpemb.privacy import guarantee as guarantee_lib
 from tff_dpemb.privacy.accounting import events
 from tff_dpemb.privacy.certificate import against_ledger
@@ -36,7 +36,7 @@ read = document.read
 write = document.write
 sign = signature.sign
 make_key = signature.make_key
-digest_of_files = storage.digest_of_files
+digest_of_files = documents.digest_of_files
 verify = verification.verify
 to_markdown = page.to_markdown
 to_html = page.to_html

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
 from tff_dpemb.privacy import guarantee as guarantee_lib
 from tff_dpemb.privacy.accounting import accountant
@@ -334,7 +335,7 @@ def _artifact_problems(
       ]
     for name in names:
       problems += _file_problem(directory, name, files[name])
-    if storage.digest_of_files(files) != provenance['artifact_digest']:
+    if documents.digest_of_files(files) != provenance['artifact_digest']:
       problems.append(
         'provenance.artifact_digest must be that of the files in'
         ' manifest.json; this certificate belongs to another artefact.'
