@@ -6,6 +6,7 @@ import tempfile
 
 from benchmarks import glyph_runs
 from benchmarks import runner
+from tff_dpemb.privacy.planning import extrapolation
 
 _REPEATS = 2
 _POPULATION = 10**6
@@ -27,7 +28,7 @@ def measure() -> list[runner.Measure]:
       )
       clean.append(glyph_runs.recall(figures, _RATE))
     plan = training.private_plan(run)
-    (extrapolated,) = plan.extrapolate([_POPULATION])
+    (extrapolated,) = extrapolation.extrapolate(plan, [_POPULATION])
   drop = 1 - statistics.mean(noisy) / statistics.mean(clean)
   measures = [
     runner.noted(f'recall@FAR {_RATE} with noise, run {i}', value)

@@ -9,6 +9,7 @@ import numpy as np
 from benchmarks import glyph_runs
 from benchmarks import mechanism_cases as cases
 from benchmarks import runner
+from tff_dpemb.privacy.planning import calibration
 
 _SIZE = 50_000
 # In standard errors: a false alarm in 6e-7 of statistics, of which there are
@@ -166,7 +167,7 @@ def _calibrated(page, population: int, epsilon: float) -> float:
   plan = plan_lib.plan_from_config(
     page.privacy, population=population, rounds=page.training.rounds
   )
-  return plan.calibrate(epsilon).mechanism.noise_multiplier
+  return calibration.calibrate(plan, epsilon).mechanism.noise_multiplier
 
 
 def _plan(run):

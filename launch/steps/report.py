@@ -18,6 +18,7 @@ from tff_dpemb.data import user_store
 from tff_dpemb.evaluation import retrieval
 from tff_dpemb.export import registry
 from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy.planning import extrapolation
 
 Run = directory.RunDirectory
 _SHEET_USERS = 6
@@ -114,7 +115,7 @@ def _privacy(run: Run, trained: dict[str, Any]) -> dict[str, Any]:
   replays = draws - trained['rounds']
   proved = plan.guarantee(rounds, replays=replays)
   extrapolated = (
-    plan.extrapolate(run.config.privacy.extrapolate_to)
+    extrapolation.extrapolate(plan, run.config.privacy.extrapolate_to)
     if plan.mechanism.noise_multiplier > 0 and plan.sampler.kind == 'poisson'
     else []
   )

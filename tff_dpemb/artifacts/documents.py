@@ -197,7 +197,7 @@ def canonical_json(content: Any) -> bytes:
     raise DocumentError('a document must not be nested too deeply.') from error
   except (rfc8785.CanonicalizationError, UnicodeError) as error:
     raise DocumentError(
-      f'a document must hold finite JSON values only: {error}.'
+      f'a document must hold finite JSON values only: {_short(error)}.'
     ) from error
 
 
@@ -257,5 +257,5 @@ def _sentence(name: str, item: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-  text = repr(value)
+  text = str(value) if isinstance(value, Exception) else repr(value)
   return text if len(text) <= 80 else f'{text[:77]}...'

@@ -458,7 +458,7 @@ def test_a_sqlite_url_and_a_path_are_the_same_ledger(path):
     assert len(other.entries()) == 1
 
 
-@pytest.mark.parametrize('version', [0, 2])
+@pytest.mark.parametrize('version', [0, 1, 3])
 def test_a_ledger_of_another_schema_is_refused(database, book, version):
   _charge(book)
   with database.tamper() as connection:
@@ -466,7 +466,7 @@ def test_a_ledger_of_another_schema_is_refused(database, book, version):
   with pytest.raises(ledger_lib.LedgerError) as error:
     ledger_lib.Ledger.open(database.url)
   assert str(error.value) == (
-    f'ledger must have schema version 1, got {version}; open it with the'
+    f'ledger must have schema version 2, got {version}; open it with the'
     ' release of dpemb that wrote it. Nothing was charged.'
   )
 

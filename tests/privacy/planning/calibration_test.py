@@ -1,128 +1,44 @@
-"""Searches over plans, against figures found independently."""
-
-import math
+"""The least noise for a budget, against figures found independently."""
 
 import pytest
-from dp_accounting import dp_event
 from dp_accounting import gaussian_mechanism
 
 from tff_dpemb import config
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import calibration
 from tff_dpemb.privacy.planning import plan as plan_lib
 
 
-def _plan(population=3000, rounds=30, **settings):
-  settings = {
-    'users_per_round': 256,
-    'virtual_clients': 8,
-    'noise_multiplier': 0.03,
-  } | settings
-  return plan_lib.plan_from_config(
-    config.PrivacyConfig(**settings), population=population, rounds=rounds
+def _everyone(delta, *, rounds=16, clip_norm=2.0):
+  """Returns a plan of unsampled Gaussians, one user a virtual client."""
+  return plan_lib.PrivacyPlan(
+    sampler=samplers.PoissonSampler(100, 100),
+    mechanism=mechanisms.FixedClipGaussian(clip_norm, 0.0),
+    virtual_clients=100,
+    rounds=rounds,
+    delta=delta,
+    shares_virtual_client=False,
   )
-
-
-@pytest.mark.parametrize(
-  ('clients', 'noise', 'epsilon'),
-  [(282, 1.06, 5.9), (384, 1.44, 3.0), (512, 1.92, 1.5)],
-)
-def test_golden_scaled_cohorts(clients, noise, epsilon):
-  # Shared research on arXiv 2211.10844, section 3: z_sim .03, M 8, G 32, T 30,
-  # N 1e6, delta N^-1.1: M' 282 -> 5.9, 384 -> 3.0, 512 -> 1.5.
-  scaled = 0.03 * clients / 8
-  assert scaled == pytest.approx(noise, abs=5e-3)
-  found = calibration.sampled_epsilon(
-    scaled / 2, probability=clients * 32 / 1e6, rounds=30, delta=1e6**-1.1
-  )
-  assert found == pytest.approx(epsilon, abs=0.05)
-
-
-def test_extrapolate_finds_the_smallest_cohort():
-  small, million, ten_million = _plan().extrapolate((10**5, 10**6, 10**7))
-  assert not small.reached  # Even everyone in every round: 4.29.
-  assert small.users_per_round == 10**5
-  assert small.epsilon == pytest.approx(4.29, abs=1e-2)
-  # 4 lies between M' 282 (5.9) and 384 (3.0).
-  assert million.reached
-  assert million.epsilon <= 4
-  assert 282 < million.virtual_clients < 384
-  one_less = million.virtual_clients - 1
-  assert (
-    calibration.sampled_epsilon(
-      0.03 * one_less / 8 / 2,
-      probability=one_less * 32 / 1e6,
-      rounds=30,
-      delta=1e6**-1.1,
-    )
-    > 4 * 0.99
-  )
-  assert ten_million.reached
-  assert ten_million.virtual_clients < million.virtual_clients
-  for found in (small, million, ten_million):
-    factor = found.virtual_clients / 8
-    assert found.extrapolated is True
-    assert found.noise_multiplier == pytest.approx(0.03 * factor)
-    assert found.users_per_round == pytest.approx(256 * factor)
-    assert found.users_per_round <= found.population
-    assert found.delta == pytest.approx(found.population**-1.1)
-    assert found.to_json()['extrapolated'] is True
-
-
-def test_extrapolate_reaches_another_target():
-  (found,) = _plan().extrapolate((10**6,), target_epsilon=1.5)
-  assert found.virtual_clients == pytest.approx(512, abs=3)
-
-
-def test_extrapolate_keeps_a_plan_that_is_private_already():
-  plan = _plan(
-    10**6, users_per_round=256, virtual_clients=64, noise_multiplier=4.0
-  )
-  (found,) = plan.extrapolate((10**6,))
-  assert found.virtual_clients == 64
-  assert found.epsilon == pytest.approx(plan.guarantee(30).epsilon, rel=1e-6)
-
-
-def test_extrapolate_without_noise_is_no_guarantee():
-  (found,) = _plan(noise_multiplier=0.0).extrapolate((10**6,))
-  assert found.epsilon == math.inf
-  assert not found.reached
-  assert found.to_json()['epsilon'] is None
-
-
-@pytest.mark.parametrize(
-  ('population', 'target', 'message'),
-  [
-    (255, 4.0, 'at least users_per_round = 256, got 255'),
-    (10**6, 0.0, 'target_epsilon must be finite and > 0'),
-    (10**6, math.nan, 'target_epsilon must be finite and > 0'),
-  ],
-)
-def test_extrapolate_refuses(population, target, message):
-  with pytest.raises(guarantee.PlanError, match=message):
-    _plan().extrapolate((population,), target_epsilon=target)
 
 
 def test_golden_calibration():
   # Shared research, section 6: N 19,547, everyone, T 8, epsilon 4 -> z 5.92.
-  plan = _plan(
-    19_547, 8, users_per_round=19_547, virtual_clients=610, clipping='fixed'
+  plan = plan_lib.plan_from_config(
+    config.PrivacyConfig(
+      users_per_round=19_547, virtual_clients=610, clipping='fixed'
+    ),
+    population=19_547,
+    rounds=8,
   )
-  found = plan.calibrate(4.0).mechanism
+  found = calibration.calibrate(plan, 4.0).mechanism
   assert found.noise_multiplier == pytest.approx(5.92, abs=2e-2)
 
 
 def test_the_event_decides():
-  mechanism = mechanisms.FixedClipGaussian(2.0, 0.0)
   # 16 Gaussians of noise z are one of z / 4.
-  found = calibration.calibrated_mechanism(
-    mechanism,
-    budget=guarantee.Budget(1.0, 1e-5),
-    event=lambda changed: dp_event.SelfComposedDpEvent(
-      dp_event.GaussianDpEvent(changed.noise_multiplier), 16
-    ),
-  )
+  found = calibration.calibrate(_everyone(1e-5), 1.0).mechanism
   # dp_accounting's own inverse of the analytic Gaussian.
   sigma = gaussian_mechanism.get_sigma_gaussian(1.0, 1e-5)
   assert found.noise_multiplier == pytest.approx(4 * sigma, rel=1e-3)
@@ -132,10 +48,4 @@ def test_the_event_decides():
 @pytest.mark.parametrize('epsilon', [1e-12, 1e308])
 def test_a_budget_that_nobody_can_mean_is_refused(epsilon):
   with pytest.raises(guarantee.PlanError, match='epsilon must be in .1e-06'):
-    calibration.calibrated_mechanism(
-      mechanisms.FixedClipGaussian(1.0, 1.0),
-      budget=guarantee.Budget(epsilon, 1e-6),
-      event=lambda mechanism: mechanism.event(
-        guarantee.Adjacency.ADD_OR_REMOVE_ONE
-      ),
-    )
+    calibration.calibrate(_everyone(1e-6, rounds=1), epsilon)

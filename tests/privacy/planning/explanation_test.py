@@ -30,22 +30,26 @@ def _schedule(noise='tree', population=3000, rounds=24, **settings):
 
 def test_explain_shows_the_split_and_a_clip_that_never_adapts():
   # Field reports: m 500, z 1 -> z_value 1.0002, sigma_b 25.
-  lines = '\n'.join(_plan(virtual_clients=500, noise_multiplier=1.0).explain())
+  lines = '\n'.join(
+    explanation.explain(_plan(virtual_clients=500, noise_multiplier=1.0))
+  )
   assert 'on the value 1.0002, clipped count stddev 25' in lines
   assert 'never adapts' not in lines
-  assert 'never adapts' in '\n'.join(_plan(clip_learning_rate=0.0).explain())
+  assert 'never adapts' in '\n'.join(
+    explanation.explain(_plan(clip_learning_rate=0.0))
+  )
 
 
 def test_explain_shows_noise_and_signal_and_the_gain():
   # Noise 5 / 40 of the clip in each of 10^4 coordinates: norm 12.5 clips.
-  lines = '\n'.join(_schedule('blt').explain(parameters=10**4))
+  lines = '\n'.join(explanation.explain(_schedule('blt'), parameters=10**4))
   assert 'noise to signal of a round: 12.5 ' in lines
   own, independent = explanation.strategy_errors(_schedule('blt'))
   ratio = own.largest / independent.largest
   assert ratio < 0.6
   assert f'{ratio:.3g} x that of independent noise' in lines
   assert 'the same in every round' in lines
-  adaptive = '\n'.join(_schedule('tree', **_ADAPTIVE).explain())
+  adaptive = '\n'.join(explanation.explain(_schedule('tree', **_ADAPTIVE)))
   assert 'every 8 rounds, as the noise restarts' in adaptive
   assert 'noise to signal' not in adaptive
   assert explanation.strategy_errors(_plan()) is None
@@ -61,4 +65,4 @@ def test_explain_shows_noise_and_signal_and_the_gain():
 )
 def test_explain_warns(settings, match):
   assert not explanation.warnings(_schedule('blt'))
-  assert match in '\n'.join(_schedule(**settings).explain())
+  assert match in '\n'.join(explanation.explain(_schedule(**settings)))

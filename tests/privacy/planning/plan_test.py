@@ -13,6 +13,9 @@ from tff_dpemb.privacy.accounting import accountant
 from tff_dpemb.privacy.accounting import events
 from tff_dpemb.privacy.mechanisms import correlated
 from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.planning import calibration
+from tff_dpemb.privacy.planning import explanation
+from tff_dpemb.privacy.planning import extrapolation
 from tff_dpemb.privacy.planning import plan as plan_lib
 
 
@@ -161,8 +164,8 @@ def test_no_noise_is_no_guarantee():
   assert plan.unamplified_epsilon() == math.inf
   assert plan.guarantee(30).to_json()['epsilon'] is None
   assert 'no guarantee' in plan.guarantee(30).to_json()['statement']
-  assert plan_lib.ZERO_NOISE_WARNING in plan.explain()
-  assert plan.extrapolate((10**6,))[0].epsilon == math.inf
+  assert explanation.ZERO_NOISE_WARNING in explanation.explain(plan)
+  assert extrapolation.extrapolate(plan, (10**6,))[0].epsilon == math.inf
 
 
 def test_simulation_noise_has_an_answer():
@@ -413,7 +416,7 @@ def test_calibrated_noise_is_the_least(settings):
     rounds=24,
     **settings | {'virtual_clients': 600},
   )
-  found = plan.calibrate(3.0)
+  found = calibration.calibrate(plan, 3.0)
   assert dataclasses.replace(found, mechanism=plan.mechanism) == plan
   assert found.guarantee(24).epsilon <= 3.0
   noise = found.mechanism.noise_multiplier
@@ -429,7 +432,7 @@ def test_calibrate_starts_from_no_noise_too(noise):
     _schedule(noise, noise_multiplier=z, virtual_clients=400, **_SLOWLY[noise])
     for z in (0.0, 1.0)
   ]
-  one, other = (plan.calibrate(8.0) for plan in plans)
+  one, other = (calibration.calibrate(plan, 8.0) for plan in plans)
   assert one == other
 
 
@@ -447,14 +450,14 @@ _SLOWLY = {'independent': {'clipping': 'adaptive'}, 'tree': _ADAPTIVE}
 )
 def test_calibrate_refuses(plan, epsilon, match):
   with pytest.raises(guarantee.PrivacyError, match=match):
-    plan.calibrate(epsilon)
+    calibration.calibrate(plan, epsilon)
 
 
 def test_a_legal_cohort_that_calibrate_names_is_legal():
   with pytest.raises(guarantee.PlanError) as error:
-    _plan(virtual_clients=8).calibrate(1.0)
+    calibration.calibrate(_plan(virtual_clients=8), 1.0)
   least = int(str(error.value).split('at least ')[1].split()[0])
-  assert _plan(virtual_clients=least).calibrate(1.0)
+  assert calibration.calibrate(_plan(virtual_clients=least), 1.0)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ name, fields), so that another program can rebuild the event without this one.
 """
 
 import hashlib
-import json
 import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from dp_accounting import dp_event
 
+from tff_dpemb.artifacts import documents
 from tff_dpemb.privacy import guarantee
 
 Counts = tuple[tuple[dp_event.DpEvent, int], ...]
@@ -24,10 +24,17 @@ def to_json(event: dp_event.DpEvent) -> dict[str, Any]:
 
 
 def canonical_text(event: dp_event.DpEvent) -> str:
-  """Returns the one JSON text of an event: sorted keys, no spaces."""
-  return json.dumps(
-    to_json(event), sort_keys=True, separators=(',', ':'), allow_nan=False
-  )
+  """Returns the one JSON text of an event.
+
+  Raises:
+    AccountingError: A number of it is none that JSON can hold.
+  """
+  try:
+    return documents.canonical_json(to_json(event)).decode()
+  except documents.DocumentError as error:
+    raise guarantee.AccountingError(
+      f'an event must be a finite JSON value: {error}'
+    ) from error
 
 
 def digest(event: dp_event.DpEvent) -> str:

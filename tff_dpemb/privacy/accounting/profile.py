@@ -22,7 +22,7 @@ from tff_dpemb.privacy.accounting import loss_distribution
 
 PROFILE_DELTAS = tuple(10.0**-power for power in range(2, 11))
 # The group's mixture of Gaussians costs 1 ms a grid point; rounding is up.
-_GROUP_GRID_POINTS = 1_200
+GROUP_GRID_POINTS = 1_200
 _GDP_POINTS = 1_000
 _LARGEST_LOSS = 700.0  # exp of more overflows; it would protect nobody.
 _GDP_FLOOR = 1e-10
@@ -159,7 +159,7 @@ def group_guarantee(
       cross_check=False,
     )
     return dataclasses.replace(found, assumptions=(note,))
-  grid = loss_distribution.choose_grid(leaves, _GROUP_GRID_POINTS)
+  grid = loss_distribution.choose_grid(leaves, GROUP_GRID_POINTS)
   composed = loss_distribution.compose(leaves, grid)
   epsilon = math.inf
   if composed is not None and delta >= loss_distribution.DELTA_FLOOR:

@@ -1,16 +1,15 @@
 """A certificate against the ledger: no draw is missing, none is another's."""
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+import collections
+from collections.abc import Sequence
 
 from tff_dpemb.privacy import guarantee as guarantee_lib
 from tff_dpemb.privacy.accounting import events
+from tff_dpemb.privacy.certificate import accounting
+from tff_dpemb.privacy.certificate import comparison
 from tff_dpemb.privacy.certificate import document
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 from tff_dpemb.privacy.planning import plan as plan_lib
-
-TOLERANCE = 1e-6  # Relative; the accounting is deterministic.
 
 # What accounting raises for numbers and events that cannot be.
 ILLEGAL = (
@@ -31,8 +30,6 @@ CERTIFICATE = 'certificate_digest'
 SIMULATION = 'simulation'
 DELTA = 'delta'
 POPULATION_SIZE = 'population_size'
-
-_BUDGET_FACTS = ('budget_epsilon', 'budget_delta', 'remaining_epsilon')
 
 
 def refuse_damaged(ledger: ledger_lib.Ledger) -> None:
@@ -94,76 +91,63 @@ def draw_problems(
 
 
 def problems(
-  content: Mapping[str, Any], ledger: ledger_lib.Ledger
+  certificate: document.Certificate, ledger: ledger_lib.Ledger
 ) -> list[str]:
   """Returns where a certificate and the ledger disagree."""
   found = [f'ledger: {problem}' for problem in ledger.verify()]
-  provenance = content['provenance']
-  count = provenance['ledger_entries']
-  if count < 1 or ledger.digest_at(count) != provenance['ledger_digest']:
+  provenance = certificate.provenance
+  population = certificate.composition.population
+  count = provenance.ledger_entries
+  if count < 1 or ledger.digest_at(count) != provenance.ledger_digest:
     found.append(
       f'ledger: entry {count} must have the certified digest; this is another'
       ' ledger, or it was rewritten.'
     )
-  found += _composition_in_ledger(content, ledger)
-  runs = len(ledger.runs(content['composition']['population'], until=count))
-  if content['tuning']['runs_in_ledger'] != runs:
-    found.append(
-      f'tuning.runs_in_ledger must be {runs}, got'
-      f' {content["tuning"]["runs_in_ledger"]}.'
-    )
+  found += _composition_in_ledger(certificate, ledger)
+  found += comparison.differs(
+    'tuning.runs_in_ledger',
+    certificate.tuning.runs_in_ledger,
+    len(ledger.runs(population, until=count)),
+  )
   entries = ledger.entries(
-    population=content['composition']['population'],
-    run=content['run'],
-    release=content['release'],
+    population=population,
+    run=certificate.run,
+    release=certificate.release,
     kind='draw',
   )
   if not entries:
     found.append(
-      f'ledger: it must hold draws of release {content["release"]!r} of run'
-      f' {content["run"]!r} of population'
-      f' {content["composition"]["population"]!r}, it has none.'
+      f'ledger: it must hold draws of release {certificate.release!r} of run'
+      f' {certificate.run!r} of population {population!r}, it has none.'
     )
-  mechanism = content['mechanism']
-  found += _relations_differ(content, entries)
-  found += _artifact_in_ledger(content, ledger)
-  found += charges_differ(content, entries)
-  found += _budget_differs(content, ledger)
-  if content['kind'] == 'model':
-    return found + _model_in_ledger(content, entries)
-  certified: dict[str, int] = {}
-  in_ledger: dict[str, int] = {}
-  try:
-    for entry in entries:
-      text = events.canonical_text(entry.event)
-      in_ledger[text] = in_ledger.get(text, 0) + 1
-    for draw in mechanism['draws']:
-      text = events.canonical_text(events.from_json(draw['event']))
-      certified[text] = certified.get(text, 0) + draw['count']
-  except ILLEGAL:
-    return found  # Reported with the accounting.
-  found += _counts_differ(sum(certified.values()), len(entries))
-  if sum(certified.values()) == len(entries) and certified != in_ledger:
-    found.append('ledger: the draws of this release are other events.')
-  return found
+  found += _relations_differ(certificate, entries)
+  found += _artifact_in_ledger(certificate, ledger)
+  found += charges_differ(certificate, entries)
+  found += _budget_differs(certificate, ledger)
+  mechanism = certificate.mechanism
+  if isinstance(mechanism, document.QueriesMechanism):
+    return found + _queries_in_ledger(mechanism, entries)
+  return found + _model_in_ledger(certificate, mechanism, entries)
 
 
-def _relations_differ(content, entries) -> list[str]:
+def _relations_differ(
+  certificate: document.Certificate, entries: Sequence[ledger_lib.Entry]
+) -> list[str]:
   """Checks that the draws were charged under the certified adjacency."""
-  stated = content['adjacency']['relation']
+  stated = certificate.adjacency.relation
   return [
     f'ledger: entry {entry.sequence} must be charged under adjacency.relation'
-    f' {stated!r}, it is under {entry.adjacency.value!r}.'
+    f' {stated.value!r}, it is under {entry.adjacency.value!r}.'
     for entry in entries
-    if entry.adjacency.value != stated
+    if entry.adjacency != stated
   ][:1]
 
 
 def charges_differ(
-  content: Mapping[str, Any], entries: Sequence[ledger_lib.Entry]
+  certificate: document.Certificate, entries: Sequence[ledger_lib.Entry]
 ) -> list[str]:
   """Checks what the draws of the release were charged as."""
-  if content['kind'] == 'synthetic':
+  if certificate.kind == 'synthetic':
     of_rounds = [e.sequence for e in entries if e.round_number is not None]
     if of_rounds:
       return [
@@ -171,9 +155,9 @@ def charges_differ(
         ' the certificate of a synthetic set.'
       ]
   stated = {
-    SIMULATION: content['simulation'],
-    DELTA: content['accounting']['delta'],
-    POPULATION_SIZE: content['sampling']['population'],
+    SIMULATION: certificate.simulation,
+    DELTA: certificate.accounting.delta,
+    POPULATION_SIZE: certificate.sampling.population,
   }
   return [
     f'ledger: entry {entry.sequence} was charged at {key} {entry.details[key]},'
@@ -184,56 +168,87 @@ def charges_differ(
   ][:1]
 
 
-def budget_facts(
-  ledger: ledger_lib.Ledger, population: str, *, until: int
-) -> dict[str, float | None]:
-  """Returns a population's budget at an entry of the ledger, and what is left.
+def composition(
+  ledger: ledger_lib.Ledger,
+  population: str,
+  own: document.Accounting,
+  *,
+  until: int,
+) -> document.Composition:
+  """Returns part 14: all draws of a population up to an entry of the ledger.
 
-  These are fields of part 14 (composition); all are None without a budget.
+  At the release's own delta, so that both figures can be compared; the budget
+  is at its own, and None where there is none.
   """
-  facts: dict[str, float | None] = dict.fromkeys(_BUDGET_FACTS)
+  spent = ledger.spent(population, own.delta, until=until).epsilon
+  epsilon, delta, left = _budget(ledger, population, until=until)
+  return document.Composition(
+    population=population,
+    # Two accountants' grids may differ: never below the release's own figure.
+    epsilon=guarantee_lib.epsilon_to_json(
+      max(spent, guarantee_lib.epsilon_from_json(own.epsilon))
+    ),
+    delta=own.delta,
+    releases=tuple(ledger.releases(population, until=until)),
+    budget_epsilon=epsilon,
+    budget_delta=delta,
+    remaining_epsilon=left,
+  )
+
+
+def _budget(
+  ledger: ledger_lib.Ledger, population: str, *, until: int
+) -> tuple[float | None, float | None, float | None]:
+  """Returns the budget's epsilon and delta at an entry, and what is left."""
+  epsilon = delta = left = None
   for entry in ledger.entries(population=population, kind='budget'):
     if entry.sequence <= until:
-      facts['budget_epsilon'] = entry.details['epsilon']
-      facts['budget_delta'] = entry.details['delta']
-  epsilon, delta = facts['budget_epsilon'], facts['budget_delta']
+      epsilon, delta = entry.details['epsilon'], entry.details['delta']
   if epsilon is not None and delta is not None:
     spent = ledger.spent(population, delta, until=until)
-    facts['remaining_epsilon'] = max(0.0, epsilon - spent.epsilon)
-  return facts
+    left = max(0.0, epsilon - spent.epsilon)
+  return epsilon, delta, left
 
 
-def _budget_differs(content, ledger) -> list[str]:
+def _budget_differs(
+  certificate: document.Certificate, ledger: ledger_lib.Ledger
+) -> list[str]:
   """Checks the budget of part 14: one that was set, and what was left of it."""
-  composition = content['composition']
-  until = content['provenance']['ledger_entries']
-  facts = budget_facts(ledger, composition['population'], until=until)
-  slack = TOLERANCE * (facts['budget_epsilon'] or 0.0)
-  for name, known in facts.items():
-    stated = composition[name]
-    same = stated == known
-    is_computed = name == 'remaining_epsilon'
-    if is_computed and stated is not None and known is not None:
-      same = math.isclose(stated, known, rel_tol=TOLERANCE, abs_tol=slack)
-    if not same:
-      return [
-        f'composition.{name} must be what follows from the ledger up to entry'
-        f' {until}, {known}, got {stated}.'
-      ]
-  return []
+  stated = certificate.composition
+  epsilon, delta, left = _budget(
+    ledger, stated.population, until=certificate.provenance.ledger_entries
+  )
+  found = comparison.differs(
+    'composition.budget_epsilon', stated.budget_epsilon, epsilon
+  )
+  found += comparison.differs(
+    'composition.budget_delta', stated.budget_delta, delta
+  )
+  remaining = stated.remaining_epsilon
+  if (
+    certificate.accounting.method != accounting.method()
+    and remaining is not None
+    and left is not None
+  ):
+    # Another method spends less or more of it; more may not be promised.
+    left = min(left, remaining)
+  slack = comparison.TOLERANCE * (epsilon or 0.0)
+  return found + comparison.differs(
+    'composition.remaining_epsilon', remaining, left, slack=slack
+  )
 
 
-def _artifact_in_ledger(content, ledger) -> list[str]:
+def _artifact_in_ledger(
+  certificate: document.Certificate, ledger: ledger_lib.Ledger
+) -> list[str]:
   """Checks that what was released is what the certificate is about."""
   names = {
-    'population': content['composition']['population'],
-    'run': content['run'],
-    'release': content['release'],
+    'population': certificate.composition.population,
+    'run': certificate.run,
+    'release': certificate.release,
   }
-  provenance = content['provenance']
-  own = {provenance['artifact_digest'], *provenance['artifacts'].values()} - {
-    ''
-  }
+  provenance = certificate.provenance
+  own = {provenance.artifact_digest, *provenance.artifacts.values()} - {''}
   here, elsewhere = [], []
   for entry in ledger.entries(kind='release'):
     if all(getattr(entry, name) == value for name, value in names.items()):
@@ -255,7 +270,7 @@ def _artifact_in_ledger(content, ledger) -> list[str]:
       f' ledger says was released as {names["release"]!r}; {reason}.'
     ]
   certified = {one.get(CERTIFICATE, '') for one in of_this}
-  if certified and certified.isdisjoint({'', content['digest']}):
+  if certified and certified.isdisjoint({'', certificate.sealed_digest}):
     return [
       'ledger: the artefact must have the certificate that it was released'
       ' with, whose digest the ledger holds; this is another one.'
@@ -263,30 +278,39 @@ def _artifact_in_ledger(content, ledger) -> list[str]:
   return []
 
 
-def too_small(stated: Any, least: float, reason: str) -> list[str]:
-  """Checks composition.epsilon; null is no guarantee: infinite."""
-  epsilon = guarantee_lib.epsilon_from_json(stated)
-  if epsilon >= least or math.isclose(epsilon, least, rel_tol=TOLERANCE):
-    return []
-  return [
-    'composition.epsilon must be at least'
-    f' {guarantee_lib.epsilon_text(least)} ({reason}), got {stated}.'
-  ]
+def _queries_in_ledger(
+  mechanism: document.QueriesMechanism, entries: Sequence[ledger_lib.Entry]
+) -> list[str]:
+  certified: collections.Counter[str] = collections.Counter()
+  try:
+    in_ledger = collections.Counter(
+      events.canonical_text(entry.event) for entry in entries
+    )
+    for draw in mechanism.draws:
+      text = events.canonical_text(events.from_json(draw.event))
+      certified[text] += draw.count
+  except ILLEGAL:
+    return []  # Reported with the accounting.
+  found = _counts_differ(certified.total(), len(entries))
+  if not found and certified != in_ledger:
+    found.append('ledger: the draws of this release are other events.')
+  return found
 
 
 def _model_in_ledger(
-  content: Mapping[str, Any], entries: Sequence[ledger_lib.Entry]
+  certificate: document.Certificate,
+  mechanism: document.ModelMechanism,
+  entries: Sequence[ledger_lib.Entry],
 ) -> list[str]:
-  mechanism = content['mechanism']
-  problems = _counts_differ(mechanism['draws'], len(entries))
+  problems = _counts_differ(mechanism.draws, len(entries))
   again = len(entries) - len({entry.round_number for entry in entries})
-  if not problems and mechanism['redrawn'] != again:
+  if not problems and mechanism.redrawn != again:
     problems.append(
       f'ledger: {again} of its draws are of a round drawn before, the'
-      f' certificate says {mechanism["redrawn"]}.'
+      f' certificate says {mechanism.redrawn}.'
     )
   try:
-    plan = document.plan_of(content, content['accounting']['delta'])
+    plan = accounting.plan_of(certificate, mechanism)
   except ILLEGAL:
     return problems  # Reported with the accounting.
   wrong = draw_problems(entries, plan)
@@ -313,47 +337,47 @@ def _counts_differ(certified: int, in_ledger: int) -> list[str]:
 
 
 def _composition_in_ledger(
-  content: Mapping[str, Any], ledger: ledger_lib.Ledger
+  certificate: document.Certificate, ledger: ledger_lib.Ledger
 ) -> list[str]:
   """Checks part 14 against the entries up to the certified head."""
-  composition = content['composition']
-  population, delta = composition['population'], composition['delta']
-  until = content['provenance']['ledger_entries']
+  stated = certificate.composition
+  population, delta = stated.population, stated.delta
+  until = certificate.provenance.ledger_entries
   whole, known = (
     sum(
       count
       for _, count in ledger.draw_counts(
         population=population,
-        run=content['run'],
-        release=content['release'],
+        run=certificate.run,
+        release=certificate.release,
         until=last,
       )
     )
     for last in (None, until)
   )
   problems = []
-  if known < min(whole, _certified_draws(content)):
+  mechanism = certificate.mechanism
+  certified = (
+    sum(draw.count for draw in mechanism.draws)
+    if isinstance(mechanism, document.QueriesMechanism)
+    else mechanism.draws
+  )
+  if known < min(whole, certified):
     problems.append(
       f'ledger: entry {until} must lie after the draws of this release; what'
       ' was drawn before them is left out of the composition.'
     )
   charged = ledger.releases(population, until=until)
-  if sorted(composition['releases']) != sorted(charged):
+  if sorted(stated.releases) != sorted(charged):
     problems.append(
       f'composition.releases must be {sorted(charged)}, as in the ledger up to'
-      f' entry {until}, got {composition["releases"]}.'
+      f' entry {until}, got {list(stated.releases)}.'
     )
   if not 0 < delta < 1:
     return problems  # Reported with the accounting.
-  return problems + too_small(
-    composition['epsilon'],
+  return problems + comparison.too_small(
+    'composition.epsilon',
+    stated.epsilon,
     ledger.spent(population, delta, until=until).epsilon,
     f'all draws of population {population!r} up to entry {until}',
   )
-
-
-def _certified_draws(content: Mapping[str, Any]) -> int:
-  draws = content['mechanism']['draws']
-  if content['kind'] == 'model':
-    return draws
-  return sum(draw['count'] for draw in draws)

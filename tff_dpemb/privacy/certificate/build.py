@@ -1,4 +1,4 @@
-"""The document that goes with each release, and its verification.
+"""The certificate of a release, built from its plan and the ledger.
 
 A certificate states, in 16 parts, what was promised about the users of one
 released artefact and what that rests on. Its accounting can be recomputed from
@@ -6,6 +6,7 @@ its mechanism and sampling alone, so that nobody has to trust the figure; a
 signature says who vouches for it. Extrapolated figures are never part of one.
 """
 
+import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,33 +14,14 @@ from typing import Any
 from tff_dpemb.artifacts import documents
 from tff_dpemb.privacy import guarantee as guarantee_lib
 from tff_dpemb.privacy.accounting import events
+from tff_dpemb.privacy.certificate import accounting
 from tff_dpemb.privacy.certificate import against_ledger
 from tff_dpemb.privacy.certificate import claims
 from tff_dpemb.privacy.certificate import document
 from tff_dpemb.privacy.certificate import facts
-from tff_dpemb.privacy.certificate import page
-from tff_dpemb.privacy.certificate import schema
-from tff_dpemb.privacy.certificate import signature
+from tff_dpemb.privacy.certificate import statement
 from tff_dpemb.privacy.certificate import verification
-from tff_dpemb.privacy.ledger import ledger as ledger_lib
 from tff_dpemb.privacy.planning import plan as plan_lib
-
-NOT_RUN = schema.NOT_RUN
-NOT_COVERED = schema.NOT_COVERED
-
-CertificateError = document.CertificateError
-Charged = facts.Charged
-Context = facts.Context
-Provenance = facts.Provenance
-seal = document.seal
-read = document.read
-write = document.write
-sign = signature.sign
-make_key = signature.make_key
-digest_of_files = documents.digest_of_files
-verify = verification.verify
-to_markdown = page.to_markdown
-to_html = page.to_html
 
 # What the training loop really draws from (`training.aggregators`,
 # `data.cohorts`): keep these texts and the code the same.
@@ -64,7 +46,7 @@ _FLOAT_NOISE = (
 )
 
 
-def build_for_training(
+def for_training(
   plan: plan_lib.PrivacyPlan,
   *,
   charged: facts.Charged,
@@ -73,10 +55,10 @@ def build_for_training(
   rounds_completed: int,
   final_clip_norm: float | None = None,
   pretraining: str = 'none',
-  participation: str = schema.NOT_MEASURED,
+  participation: str = document.NOT_MEASURED,
   fixed_seed: bool = False,
-) -> dict[str, Any]:
-  """Returns the certificate of a trained model as a JSON value.
+) -> document.Certificate:
+  """Returns the certificate of a trained model.
 
   The noise draws are read from the ledger, never from the caller: epsilon is
   that of the run *as executed*, repeated rounds included.
@@ -109,7 +91,7 @@ def build_for_training(
   )
   problems = against_ledger.draw_problems(entries, plan)
   if problems or not entries:
-    raise CertificateError(
+    raise document.CertificateError(
       f'the ledger must hold draws of release {charged.release!r} of run'
       f" {charged.run!r} with the plan's events and no other, got"
       f' {len(entries)} draws; the model was trained under another plan.'
@@ -118,78 +100,80 @@ def build_for_training(
   draws = len(entries)
   drawn = len({entry.round_number for entry in entries})
   if drawn < rounds_completed:
-    raise CertificateError(
+    raise document.CertificateError(
       'the ledger must hold a draw for each of the'
       f' {rounds_completed} rounds, got {drawn}.'
     )
-  separated = isinstance(plan.sampler, plan_lib.MinSeparationSampler)
-  mechanism = {
-    **plan.mechanism.to_json(),
-    'final_clip_norm': final_clip_norm,
-    'rounds_planned': plan.rounds,
-    'rounds_completed': rounds_completed,
-    'draws': draws,
-    'replays': draws - rounds_completed,
-    'redrawn': draws - drawn,
-  }
-  sampling = {
-    **plan.sampler.to_json(),
-    'probability': plan.sampling_probability,
-    'virtual_clients': plan.virtual_clients,
-    'participation': participation,
-  }
-  adjacency = {
-    'relation': plan.adjacency.value,
-    'sensitivity_multiple': plan.sensitivity,
-    'shares_virtual_client': plan.shares_virtual_client,
-    'population_is_public': True,
-  }
+  sampler = plan.sampler.to_json()
   return _assemble(
     kind='model',
     charged=charged,
     context=context,
     provenance=provenance,
-    adjacency=adjacency,
-    mechanism=mechanism,
-    sampling=sampling,
+    plan=plan,
+    found=accounting.revealed_by_plan(plan, draws=draws, redrawn=draws - drawn),
     delta=plan.delta,
-    plan_digest=plan.digest(),
-    randomness={
-      'source': ' '.join(
-        (
-          _NOISE_RANDOMNESS,
-          _PHASE_RANDOMNESS if separated else _COHORT_RANDOMNESS,
-          _SLOT_RANDOMNESS,
-        )
-      ),
-      'numerics': _FLOAT_NOISE,
+    parts={
+      'adjacency': {
+        'relation': plan.adjacency.value,
+        'sensitivity_multiple': plan.sensitivity,
+        'shares_virtual_client': plan.shares_virtual_client,
+        'population_is_public': True,
+      },
+      'mechanism': {
+        **plan.mechanism.to_json(),
+        'final_clip_norm': final_clip_norm,
+        'rounds_planned': plan.rounds,
+        'rounds_completed': rounds_completed,
+        'draws': draws,
+        'replays': draws - rounds_completed,
+        'redrawn': draws - drawn,
+      },
+      'sampling': {
+        **sampler,
+        'probability': plan.sampling_probability,
+        'virtual_clients': plan.virtual_clients,
+        'participation': participation,
+      },
+      'randomness': {
+        'source': ' '.join(
+          (
+            _NOISE_RANDOMNESS,
+            _PHASE_RANDOMNESS
+            if isinstance(plan.sampler, plan_lib.MinSeparationSampler)
+            else _COHORT_RANDOMNESS,
+            _SLOT_RANDOMNESS,
+          )
+        ),
+        'numerics': _FLOAT_NOISE,
+      },
     },
-    pretraining=pretraining,
-    dropped_classes='not applicable',
+    public=pretraining,
+    dropped_classes=None,
   )
 
 
-def build_for_synthesis(
+def for_synthesis(
   *,
   charged: facts.Charged,
   context: facts.Context,
   provenance: facts.Provenance,
   population_size: int,
   delta: float,
-  queries: Sequence[Mapping[str, Any]],
+  queries: Sequence[document.Query],
   adjacency: guarantee_lib.Adjacency = (
     guarantee_lib.Adjacency.ADD_OR_REMOVE_ONE
   ),
   norm_bound: float | None = 1.0,
   covariance_floor: float | None = None,
   thresholds: str = 'none',
-  dropped_classes: Sequence[str] | str = (),
+  dropped_classes: Sequence[str] = (),
   encoder: str = 'a model trained on the same users: see composition',
   noise_source: str = 'OpenDP discrete Gaussian, operating-system randomness',
   numerics: str = 'Noise is drawn on integers (discrete Gaussian).',
   fixed_seed: bool = False,
-) -> dict[str, Any]:
-  """Returns the certificate of a synthetic set as a JSON value.
+) -> document.Certificate:
+  """Returns the certificate of a synthetic set.
 
   Everybody takes part in every query, so nothing is gained from sampling. The
   events are those that the ledger was charged for this release. The embeddings
@@ -203,10 +187,9 @@ def build_for_synthesis(
     provenance: From what the set was made.
     population_size: Users of the population.
     delta: In (0, 1 / population_size).
-    queries: One mapping a query ('name', 'noise_multiplier', 'sensitivity',
-      'times' and what else there is to say). If each has a 'noise_multiplier',
-      together they must be at most as revealing as the draws in the ledger;
-      what was charged beyond them (after a crash) is stated as overcharge.
+    queries: What was asked. If each has a noise multiplier, together they must
+      be at most as revealing as the draws in the ledger; what was charged
+      beyond them (after a crash) is stated as overcharge.
     adjacency: Relation that the charged events refer to.
     norm_bound: L2 bound on one user's contribution.
     covariance_floor: Smallest eigenvalue that covariances were raised to.
@@ -228,75 +211,75 @@ def build_for_synthesis(
     population=charged.population, run=charged.run, release=charged.release
   )
   if adjacency is not guarantee_lib.Adjacency.ADD_OR_REMOVE_ONE:
-    raise CertificateError(
+    raise document.CertificateError(
       'adjacency must be add-or-remove-one for a synthetic set, whose noise is'
       f' made for that relation, got {adjacency.value}.'
     )
   if not counts:
-    raise CertificateError(
+    raise document.CertificateError(
       f'the ledger must hold draws of release {charged.release!r} of run'
       f' {charged.run!r}, got none; charge them before the noise is drawn.'
     )
   if population_size < 2 or not 0 < delta < 1 / population_size:
-    raise CertificateError(
+    raise document.CertificateError(
       'population_size must be at least 2 and delta in (0, 1 /'
       f' population_size), got {population_size} and {delta}.'
     )
-  draws = [
-    {'event': events.to_json(event), 'count': count} for event, count in counts
-  ]
-  overcharge = document.overcharge(draws, queries)
+  draws = tuple(
+    document.Draws(event=events.to_json(event), count=count)
+    for event, count in counts
+  )
+  overcharge = accounting.overcharge(draws, queries)
   if overcharge is not None and overcharge < 0:
-    raise CertificateError(
+    raise document.CertificateError(
       'queries must together be at most as revealing as the draws in the'
       f' ledger, got {-overcharge:.9g} more (1 / noise multiplier^2): something'
       ' was drawn that was not charged.'
     )
-  mechanism = {
-    'kind': 'queries',
-    'draws': draws,
-    'queries': [dict(query) for query in queries],
-    'overcharge': overcharge,
-    'norm_bound': norm_bound,
-    'covariance_floor': covariance_floor,
-    'thresholds': thresholds,
-  }
-  sampling = {
-    'sampler': 'everyone',
-    'population': population_size,
-    'users_per_round': population_size,
-    'probability': 1.0,
-    'virtual_clients': 0,
-    'participation': schema.EVERYONE,
-  }
   return _assemble(
     kind='synthetic',
     charged=charged,
     context=context,
     provenance=provenance,
-    adjacency={
-      'relation': adjacency.value,
-      'sensitivity_multiple': 1.0,
-      'shares_virtual_client': False,
-      'population_is_public': True,
-    },
-    mechanism=mechanism,
-    sampling=sampling,
-    delta=delta,
-    plan_digest=provenance.plan_digest,
-    randomness={'source': noise_source, 'numerics': numerics},
-    pretraining=encoder,
-    dropped_classes=(
-      dropped_classes
-      if isinstance(dropped_classes, str)
-      else list(dropped_classes)
+    plan=None,
+    found=accounting.revealed_by_queries(
+      draws, delta=delta, adjacency=adjacency
     ),
+    delta=delta,
+    parts={
+      'adjacency': {
+        'relation': adjacency.value,
+        'sensitivity_multiple': 1.0,
+        'shares_virtual_client': False,
+        'population_is_public': True,
+      },
+      'mechanism': {
+        'kind': 'queries',
+        'draws': [draw.to_json() for draw in draws],
+        'queries': [query.to_json() for query in queries],
+        'overcharge': overcharge,
+        'norm_bound': norm_bound,
+        'covariance_floor': covariance_floor,
+        'thresholds': thresholds,
+      },
+      'sampling': {
+        'sampler': document.EVERYONE,
+        'population': population_size,
+        'users_per_round': population_size,
+        'probability': 1.0,
+        'virtual_clients': 0,
+        'participation': document.EVERYONE,
+      },
+      'randomness': {'source': noise_source, 'numerics': numerics},
+    },
+    public=encoder,
+    dropped_classes=list(dropped_classes),
   )
 
 
 def _refuse_fixed_seed(fixed_seed: bool) -> None:
   if fixed_seed:
-    raise CertificateError(
+    raise document.CertificateError(
       'noise must come from a generator seeded by the operating system; a run'
       ' with a fixed seed is for tests and gets no certificate.'
     )
@@ -308,21 +291,21 @@ def _assemble(
   charged: facts.Charged,
   context: facts.Context,
   provenance: facts.Provenance,
-  adjacency: dict[str, Any],
-  mechanism: dict[str, Any],
-  sampling: dict[str, Any],
+  plan: plan_lib.PrivacyPlan | None,
+  found: accounting.Revealed,
   delta: float,
-  plan_digest: str,
-  randomness: Mapping[str, str],
-  pretraining: str,
-  dropped_classes: list[str] | str,
-) -> dict[str, Any]:
+  parts: Mapping[str, Any],
+  public: str,
+  dropped_classes: list[str] | None,
+) -> document.Certificate:
   """Returns the sealed certificate; what can be derived is derived here."""
   ledger, population = charged.ledger, charged.population
   count, ledger_digest = ledger.head()
   accesses = {**context.data_accesses, **claims.ACCESSES[kind]}
-  content: dict[str, Any] = {
-    'schema': schema.SCHEMA_NAME,
+  own = accounting.account(found, delta)
+  content = {
+    **parts,
+    'schema': document.Certificate.schema_of_class(),
     'kind': kind,
     'run': charged.run,
     'release': charged.release,
@@ -330,73 +313,58 @@ def _assemble(
       timespec='seconds'
     ),
     'simulation': bool(context.simulation),
-    'setting': {
-      'model': 'central differential privacy',
-      'trust': (
-        'Whoever runs the job holds the raw images and is trusted; whoever'
-        ' gets the released artefact is not.'
-      ),
-    },
+    'setting': {},
     'unit': {
-      'unit': guarantee_lib.PrivacyUnit.USER.value,
       'user_definition': context.user_definition,
-      'duplicate_ids': 'a user id that turns up twice is one user',
       'max_examples_per_user': context.max_examples_per_user,
     },
-    'adjacency': adjacency,
     'released': {
-      'protected': list(claims.PROTECTED[kind]),
+      'protected': claims.PROTECTED[kind],
       'seen_without_protection': list(context.seen_without_protection),
     },
     'data_accesses': [
       {'what': what, 'status': status} for what, status in accesses.items()
     ],
-    'mechanism': mechanism,
-    'sampling': sampling,
-    'accounting': {},
+    'accounting': own.to_json(),
     'tuning': {
       'private_runs': context.tuning,
       'cost': context.tuning_cost,
       'runs_in_ledger': len(ledger.runs(population, until=count)),
     },
     'public_data': {
-      'pretraining': pretraining,
+      'pretraining': public,
       'overlap_check': context.overlap_check,
     },
-    'randomness': {**randomness, 'seed': 'none fixed, none stored'},
     'audit': {
-      'status': 'run' if context.audits else NOT_RUN,
+      'status': 'run' if context.audits else document.NOT_RUN,
       'results': [dict(result) for result in context.audits],
     },
     'utility': {
-      'status': NOT_RUN if context.utility is None else 'measured',
+      'status': document.NOT_RUN if context.utility is None else 'measured',
       'measures': dict(context.utility or {}),
       'dropped_classes': dropped_classes,
     },
-    'composition': {},
+    'composition': against_ledger.composition(
+      ledger, population, own, until=count
+    ).to_json(),
     'provenance': {
-      'plan_digest': plan_digest,
-      'config_digest': provenance.config_digest,
-      'code_revision': provenance.code_revision or 'unknown',
-      'data_digest': provenance.data_digest or 'unknown',
-      'lock_digest': provenance.lock_digest or 'unknown',
-      'artifacts': dict(provenance.artifacts),
-      'artifact_digest': provenance.artifact_digest,
+      **dataclasses.asdict(provenance),
+      'plan_digest': provenance.plan_digest if plan is None else plan.digest(),
       'ledger_entries': count,
       'ledger_digest': ledger_digest,
     },
+    'statement': {'wording': statement.WORDING},
   }
-  content['accounting'] = document.account(
-    document.revealed(content, delta), delta
-  )
-  content['composition'] = _composition(
-    ledger, population, content['accounting'], until=count
-  )
-  content['statement'] = document.statement(content)
-  content = document.seal(content)
-  problems = verify(content)
+  try:
+    draft = document.Certificate.from_json(content, name='certificate')
+  except documents.DocumentError as error:
+    raise document.CertificateError(str(error)) from error
+  certificate = draft.model_copy(
+    update={'statement': statement.of(draft, plan)}
+  ).sealed()
+  problems = verification.verify(certificate)
   problems += against_ledger.charges_differ(
-    content,
+    certificate,
     ledger.entries(
       population=population,
       run=charged.run,
@@ -405,29 +373,5 @@ def _assemble(
     ),
   )
   if problems:
-    raise CertificateError(' '.join(problems))
-  return content
-
-
-def _composition(
-  ledger: ledger_lib.Ledger,
-  population: str,
-  accounting: Mapping[str, Any],
-  *,
-  until: int,
-) -> dict[str, Any]:
-  """Returns part 14: all draws of a population up to an entry of the ledger.
-
-  At the release's own delta, so that both figures can be compared.
-  """
-  delta = accounting['delta']
-  spent = ledger.spent(population, delta, until=until)
-  own = guarantee_lib.epsilon_from_json(accounting['epsilon'])
-  return {
-    'population': population,
-    # Two accountants' grids may differ: never below the release's own figure.
-    'epsilon': guarantee_lib.epsilon_to_json(max(spent.epsilon, own)),
-    'delta': delta,
-    'releases': ledger.releases(population, until=until),
-    **against_ledger.budget_facts(ledger, population, until=until),
-  }
+    raise document.CertificateError(' '.join(problems))
+  return certificate

@@ -1,362 +1,411 @@
-"""A certificate as a document: its digest, its file, what follows from it.
+"""A certificate as a document: 16 parts, each a frozen value.
 
-The accounting (part 8) and the plain statement (part 16) are functions of the
-other parts, so building and verifying call the same code.
+Parts 1 to 7, 9 to 13 and 15 are facts. The accounting (8), the composition (14)
+and the plain statement (16) follow from them; `accounting`, `against_ledger`
+and `statement` say how, and building and verifying call the same code.
+
+`dpemb certificate show --schema` prints their JSON Schema.
 """
 
-import dataclasses
-import hashlib
-import json
-import math
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from dp_accounting import dp_event
+import pydantic
 
+from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
-from tff_dpemb.privacy import guarantee as guarantee_lib
-from tff_dpemb.privacy.accounting import accountant
-from tff_dpemb.privacy.accounting import events
-from tff_dpemb.privacy.accounting import profile
-from tff_dpemb.privacy.planning import plan as plan_lib
+from tff_dpemb.privacy import guarantee
 
-GROUPS = (2, 5)  # Users of the groups that a certificate gives figures for.
-OVERCHARGE_NOISE = 1e-9  # Rounding of sums of 1 / noise_multiplier^2.
+NOT_RUN = 'not run'
+NOT_COVERED = 'not covered'
+NOT_MEASURED = 'not measured'
+EVERYONE = 'everyone'  # Sampler, and participation, of a synthetic set.
+
+_Epsilon = Annotated[float, pydantic.Field(ge=0)] | None  # None: no guarantee
+_Row = TypeVar('_Row')
+# Each is computed anew by whoever verifies: a stranger's may not take for ever.
+_Rows = Annotated[tuple[_Row, ...], pydantic.Field(max_length=32)]
+_Size = Annotated[int, pydantic.Field(ge=2, le=2**53 - 1)]
 
 
-class CertificateError(guarantee_lib.PrivacyError):
+class CertificateError(guarantee.PrivacyError):
   """A certificate that must not be made, or cannot be read."""
 
 
-def seal(content: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a certificate with its own digest (SHA-256) set anew.
+class Setting(documents.Value):
+  """1: who is trusted: whoever runs the job, not who gets what is released."""
 
-  The digest is of all but itself and the signature, which is of the digest.
-  """
-  kept = {key: content[key] for key in ('signature',) if key in content}
-  body = {
-    key: value
-    for key, value in content.items()
-    if key not in ('digest', 'signature')
-  }
-  try:
-    text = json.dumps(
-      body, sort_keys=True, separators=(',', ':'), allow_nan=False
-    )
-  except RecursionError as error:
-    raise CertificateError(
-      'a certificate must not be nested too deeply.'
-    ) from error
-  except (TypeError, ValueError) as error:
-    raise CertificateError(
-      f'a certificate must hold finite JSON values only: {error}.'
-    ) from error
-  digest = hashlib.sha256(text.encode()).hexdigest()
-  return {**body, 'digest': digest, **kept}
+  model: Literal['central'] = 'central'
 
 
-def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-  """Returns the certificate in a file; CertificateError if there is none."""
-  try:
-    content = storage.read_json(path)
-  except storage.ArtifactError as error:
-    raise CertificateError(str(error)) from error
-  except RecursionError as error:
-    raise CertificateError(
-      f'{os.fspath(path)!r} must be a certificate, got JSON that is nested too'
-      ' deeply.'
-    ) from error
-  if not isinstance(content, dict):
-    raise CertificateError(f'{os.fspath(path)!r} must hold a JSON object.')
-  return content
+class Unit(documents.Value):
+  """2: whose data are protected together, and up to how many examples."""
+
+  unit: Literal['user'] = 'user'
+  user_definition: str
+  duplicate_ids: Literal['one user'] = 'one user'
+  max_examples_per_user: documents.PositiveCount | None
 
 
-def write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
-  """Writes a certificate atomically as JSON."""
-  storage.atomic_write_json(path, content)
+class Adjacency(documents.Value):
+  """3: the neighbouring data sets, and how far one user moves a sum."""
+
+  relation: guarantee.Adjacency
+  sensitivity_multiple: float
+  shares_virtual_client: bool
+  population_is_public: bool
 
 
-def overcharge(
-  draws: Sequence[Mapping[str, Any]], queries: Sequence[Mapping[str, Any]]
-) -> float | None:
-  """Returns how much more was charged than the queries reveal.
+class Released(documents.Value):
+  """4: what leaves (`claims.PROTECTED`), and what engineers see unprotected."""
 
-  In units of 1 / noise_multiplier^2, in which Gaussians add up. A crash
-  between charge and draw leaves some; it may not be negative. None if a query
-  states no noise multiplier, or the draws are not Gaussians.
-  """
-  if not queries or any('noise_multiplier' not in item for item in queries):
-    return None
-  asked = 0.0
-  for item in queries:
-    multiplier, times = float(item['noise_multiplier']), item.get('times', 1)
-    if not multiplier > 0 or not times >= 1:
-      raise CertificateError(
-        'queries must have noise_multiplier > 0 and times >= 1, got'
-        f' {multiplier} and {times}.'
-      )
-    asked += times / multiplier**2
-  charged = events.gaussian_multiplier(
-    dp_event.ComposedDpEvent(
-      [
-        dp_event.SelfComposedDpEvent(
-          events.from_json(item['event']), item['count']
-        )
-        for item in draws
-      ]
-    )
-  )
-  if not charged:
-    return None
-  difference = charged**-2 - asked
-  return 0.0 if abs(difference) < OVERCHARGE_NOISE else difference
+  protected: tuple[str, ...]
+  seen_without_protection: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Revealed:
-  """What a release reveals, as it follows from parts 3, 6 and 7.
+class DataAccess(documents.Value):
+  """5: one use of private data; `what` is of `claims.ACCESSES` or a text."""
+
+  what: str
+  status: Literal['covered', 'public', 'not covered']
+
+
+class _ModelMechanism(documents.Value):
+  clip_norm: float
+  final_clip_norm: float | None
+  noise_multiplier: float
+  value_noise_multiplier: float
+  clipped_count_stddev: float
+  rounds_planned: documents.Count
+  rounds_completed: documents.Count
+  draws: documents.Count
+  # Draws beyond one for each completed round, and those among all draws whose
+  # round had been drawn before.
+  replays: documents.Count
+  redrawn: documents.Count
+
+
+class FixedMechanism(_ModelMechanism):
+  """6, of a model: `mechanisms.FixedClipGaussian`."""
+
+  kind: Literal['fixed']
+
+
+class AdaptiveMechanism(_ModelMechanism):
+  """6, of a model: `mechanisms.AdaptiveClipGaussian`."""
+
+  kind: Literal['adaptive']
+  virtual_clients: documents.Count
+  target_unclipped_quantile: float
+  learning_rate: float
+
+
+class CorrelatedMechanism(_ModelMechanism):
+  """6, of a model: `mechanisms.CorrelatedGaussian` with a fixed clip norm."""
+
+  kind: Literal['tree', 'banded', 'blt']
+  clipping: Literal['fixed']
+  restart_every: documents.Count
+  strategy: dict[str, Any]  # With all its parameters.
+
+
+class CorrelatedAdaptiveMechanism(CorrelatedMechanism):
+  """6, of a model: `mechanisms.CorrelatedGaussian`, its clip norm adaptive."""
+
+  clipping: Literal['adaptive']  # type: ignore[assignment]
+  virtual_clients: documents.Count
+  target_unclipped_quantile: float
+  learning_rate: float
+
+
+class Draws(documents.Value):
+  """An event, as `accounting.events` writes it, and how often it was drawn."""
+
+  event: dict[str, Any]
+  count: documents.PositiveCount
+
+
+class Query(documents.Value):
+  """One query of a synthetic set; its noise in units of its sensitivity."""
+
+  name: str
+  noise_multiplier: float | None = None  # None: it is not stated.
+  sensitivity: float = 1.0
+  times: documents.PositiveCount = 1
+
+
+class QueriesMechanism(documents.Value):
+  """6, of a synthetic set."""
+
+  kind: Literal['queries'] = 'queries'
+  draws: tuple[Draws, ...]
+  queries: tuple[Query, ...]
+  # 1 / noise_multiplier^2 charged beyond the queries; None: not all are stated.
+  overcharge: Annotated[float, pydantic.Field(ge=0)] | None
+  norm_bound: float | None
+  covariance_floor: float | None
+  thresholds: str
+
+
+def _mechanism_tag(content: Any) -> str | None:
+  get = content.get if isinstance(content, dict) else vars(content).get
+  kind = get('kind')
+  if kind in ('tree', 'banded', 'blt'):
+    adaptive = get('clipping') == 'adaptive'
+    return '<correlated adaptive>' if adaptive else '<correlated>'
+  return f'<{kind}>'
+
+
+ModelMechanism = (
+  Annotated[FixedMechanism, pydantic.Tag('<fixed>')]
+  | Annotated[AdaptiveMechanism, pydantic.Tag('<adaptive>')]
+  | Annotated[CorrelatedMechanism, pydantic.Tag('<correlated>')]
+  | Annotated[
+    CorrelatedAdaptiveMechanism, pydantic.Tag('<correlated adaptive>')
+  ]
+)
+Mechanism = Annotated[
+  ModelMechanism | Annotated[QueriesMechanism, pydantic.Tag('<queries>')],
+  pydantic.Discriminator(_mechanism_tag),
+]
+
+
+class Sampling(documents.Value):
+  """7: how users entered, and whether they kept to the plan's limits."""
+
+  sampler: str
+  population: _Size
+  users_per_round: float
+  probability: float
+  virtual_clients: documents.Count
+  # Measured on the run's cohorts; of a synthetic set nothing is to measure.
+  participation: Literal[
+    'within', 'outside', 'incomplete', 'not measured', 'everyone'
+  ]
+  min_separation: documents.Count | None = None  # Of a schedule.
+  max_participations: documents.Count | None = None
+
+
+class AtDelta(documents.Value):
+  """Epsilon at a delta."""
+
+  delta: float
+  epsilon: _Epsilon
+
+
+class AtGroup(documents.Value):
+  """Epsilon, at the release's delta, of users who come or go together."""
+
+  users: Annotated[int, pydantic.Field(ge=1, le=100)]
+  epsilon: _Epsilon
+
+
+class GdpBound(documents.Value):
+  """mu of a Gaussian that bounds epsilon at every delta >= least_delta."""
+
+  mu: float
+  least_delta: float
+
+
+class Method(documents.Value):
+  """How events became numbers: the same method gives the same numbers.
 
   Attributes:
-    event: All draws of the release.
-    unamplified: The guarantee without gain from sampling.
-    adjacency: Relation that their sensitivities refer to.
-    sensitivity: By how many clip norms one user moves a round's sum.
-    assumptions: What the accounting rests on.
+    library: Name and version of the accounting library.
+    version: Of this product's own part.
+    grid_points, group_grid_points: Of the loss distributions.
   """
 
-  event: dp_event.DpEvent
-  unamplified: guarantee_lib.Guarantee
-  adjacency: guarantee_lib.Adjacency
-  sensitivity: float
-  assumptions: tuple[str, ...]
+  library: str
+  version: documents.PositiveCount
+  grid_points: documents.PositiveCount
+  group_grid_points: documents.PositiveCount
 
 
-def revealed(content: Mapping[str, Any], delta: float) -> Revealed:
-  """Returns what mechanism and sampling of a certificate come to."""
-  mechanism = content['mechanism']
-  adjacency = guarantee_lib.Adjacency(content['adjacency']['relation'])
-  if content['kind'] == 'model':
-    plan = plan_of(content, delta)
-    redrawn = mechanism['redrawn']
-    # A plan that is charged at its start is paid for as a whole.
-    rounds = plan.rounds
-    if not plan.is_charged_at_start:
-      rounds = mechanism['draws'] - redrawn
-    return Revealed(
-      event=plan.event(rounds, redrawn),
-      unamplified=plan.unamplified_guarantee(rounds, redrawn),
-      adjacency=adjacency,
-      sensitivity=plan.sensitivity,
-      assumptions=plan.assumptions(),
-    )
-  event = events.compose(
-    (events.from_json(draw['event']), draw['count'])
-    for draw in mechanism['draws']
+class Accounting(documents.Value):
+  """8: what the draws cost, of this release alone."""
+
+  method: Method
+  accountant: str
+  epsilon: _Epsilon
+  delta: Annotated[float, pydantic.Field(ge=0)]
+  cross_check_epsilon: _Epsilon
+  discretisation: float | None
+  epsilon_at_deltas: _Rows[AtDelta]
+  profile: _Rows[AtDelta]
+  groups: _Rows[AtGroup]
+  mu_gdp: float | None  # Of the whole trade-off curve; None: it has none.
+  mu_gdp_bound: GdpBound | None
+  zcdp_rho: float | None
+  unamplified_epsilon: _Epsilon
+  unamplified_mu_gdp: float | None
+  unamplified_zcdp_rho: float | None
+  event: dict[str, Any]
+  notes: tuple[str, ...]  # Of the accountant, on its answer.
+  warnings: tuple[str, ...]
+
+
+class Tuning(documents.Value):
+  """9: runs that chose the settings; those that the population paid for."""
+
+  private_runs: str
+  cost: str
+  runs_in_ledger: documents.Count
+
+
+class PublicData(documents.Value):
+  """10: what was learned from public data."""
+
+  pretraining: str
+  overlap_check: str
+
+
+class Randomness(documents.Value):
+  """11: where the randomness came from, and how the noise is represented."""
+
+  source: str
+  numerics: str
+  seed: Literal['none fixed, none stored'] = 'none fixed, none stored'
+
+
+class AuditResult(documents.Value):
+  """One empirical audit; further figures of `Audit.to_json` are kept."""
+
+  model_config = pydantic.ConfigDict(extra='allow')
+
+  method: str
+  mode: str | None = None
+  canaries: documents.Count | None = None
+  confidence: float
+  delta: float
+  lower_bound: float | None
+  verdict: str
+
+
+class Audit(documents.Value):
+  """12: what attacks proved, from below."""
+
+  status: Literal['run', 'not run']
+  results: tuple[AuditResult, ...]
+
+
+class Utility(documents.Value):
+  """13: figures on held-out data; classes that were dropped."""
+
+  status: Literal['measured', 'not run']
+  measures: dict[str, Any]
+  dropped_classes: tuple[str, ...] | None  # None: a model drops none.
+
+
+class Composition(documents.Value):
+  """14: all draws of the population up to provenance.ledger_entries."""
+
+  population: str
+  epsilon: _Epsilon
+  delta: float
+  releases: tuple[str, ...]
+  budget_epsilon: float | None
+  budget_delta: float | None
+  remaining_epsilon: float | None
+
+
+class Provenance(documents.Value):
+  """15: from what it was made, by digests; '' where unknown."""
+
+  plan_digest: documents.MaybeSha256
+  config_digest: documents.MaybeSha256
+  code_revision: str
+  data_digest: documents.MaybeSha256
+  lock_digest: documents.MaybeSha256
+  artifacts: dict[str, documents.MaybeSha256]
+  artifact_digest: documents.MaybeSha256
+  ledger_entries: documents.Count
+  ledger_digest: documents.MaybeSha256
+
+
+class Statement(documents.Value):
+  """16: the facts in plain words, as a version of the wording has them.
+
+  Who shows a certificate shows `statement.of` its facts, not what is here.
+  """
+
+  wording: documents.PositiveCount
+  text: str = ''
+  trust: str = ''
+  strength: str = ''
+  groups: str = ''
+  assumptions: tuple[str, ...] = ()
+  void_if: tuple[str, ...] = ()
+
+
+class Signature(documents.Value):
+  """Who vouches for the digest."""
+
+  algorithm: Literal['ed25519'] = 'ed25519'
+  public_key: documents.Sha256
+  value: Annotated[str, pydantic.Field(pattern='^[0-9a-f]{128}$')]
+
+
+class Certificate(documents.Document):
+  """What was promised about the users of one released artefact."""
+
+  remedy = 'it must be made anew by this release'
+
+  schema_name: Literal['dpemb.certificate/4'] = documents.schema(
+    'dpemb.certificate/4'
   )
-  return Revealed(
-    event=event,
-    unamplified=accountant.guarantee_of_event(
-      event, delta=delta, adjacency=adjacency
-    ),
-    adjacency=adjacency,
-    sensitivity=1.0,
-    assumptions=(
-      'Every user takes part in every query; nothing is gained from sampling.',
-    ),
+  kind: Literal['model', 'synthetic']
+  run: str
+  release: str
+  created_at: str
+  simulation: bool
+  setting: Setting
+  unit: Unit
+  adjacency: Adjacency
+  released: Released
+  data_accesses: tuple[DataAccess, ...]
+  mechanism: Mechanism
+  sampling: Sampling
+  accounting: Accounting
+  tuning: Tuning
+  public_data: PublicData
+  randomness: Randomness
+  audit: Audit
+  utility: Utility
+  composition: Composition
+  provenance: Provenance
+  statement: Statement
+  # Of all but itself and the signature, which is of the digest.
+  sealed_digest: documents.MaybeSha256 = pydantic.Field(
+    default='', alias='digest'
   )
+  signature: Signature | None = None
+
+  @pydantic.model_validator(mode='after')
+  def _mechanism_is_of_the_kind(self) -> Self:
+    queries = isinstance(self.mechanism, QueriesMechanism)
+    if queries != (self.kind == 'synthetic'):
+      raise ValueError(
+        f'mechanism.kind must be that of a {self.kind}, got'
+        f' {self.mechanism.kind!r}.'
+      )
+    return self
+
+  @property
+  def digest(self) -> str:
+    """SHA-256 (hex) of all but the stated digest and the signature."""
+    content = self.to_json()
+    del content['digest'], content['signature']
+    return documents.digest_of(content)
+
+  def sealed(self) -> Self:
+    """Returns the certificate with its own digest set anew."""
+    return self.model_copy(update={'sealed_digest': self.digest})
 
 
-def account(found: Revealed, delta: float) -> dict[str, Any]:
-  """Returns part 8: what follows from what a release reveals."""
-  own = accountant.guarantee_of_event(
-    found.event,
-    delta=delta,
-    adjacency=found.adjacency,
-    assumptions=found.assumptions,
-  )
-  unamplified = found.unamplified
-  bound = profile.gdp_bound(found.event, adjacency=found.adjacency)
-  return {
-    'library': accountant.library_version(),
-    'accountant': own.accountant,
-    'epsilon': guarantee_lib.epsilon_to_json(own.epsilon),
-    'delta': delta,
-    'statement': own.describe(),
-    'cross_check_epsilon': (
-      None
-      if own.cross_check is None
-      else guarantee_lib.epsilon_to_json(own.cross_check)
-    ),
-    'discretisation': own.discretisation,
-    'epsilon_at_deltas': _profile(found, (delta / 100, delta / 10, delta)),
-    'profile': _profile(found, profile.PROFILE_DELTAS),
-    'groups': [
-      {
-        'users': users,
-        'delta': delta,
-        'epsilon': guarantee_lib.epsilon_to_json(
-          profile.group_guarantee(
-            found.event, users=users, delta=delta, adjacency=found.adjacency
-          ).epsilon
-        ),
-      }
-      for users in GROUPS
-    ],
-    'mu_gdp': own.mu_gdp,
-    'mu_gdp_bound': None if bound is None else bound.to_json(),
-    'zcdp_rho': own.zcdp_rho,
-    'unamplified_epsilon': guarantee_lib.epsilon_to_json(unamplified.epsilon),
-    'unamplified_mu_gdp': unamplified.mu_gdp,
-    'unamplified_zcdp_rho': unamplified.zcdp_rho,
-    'event': events.to_json(found.event),
-    'assumptions': list(own.assumptions),
-    'warnings': list(own.warnings),
-  }
-
-
-def _profile(
-  found: Revealed, deltas: Sequence[float]
-) -> list[dict[str, float | None]]:
-  return [
-    {
-      'delta': item.delta,
-      'epsilon': guarantee_lib.epsilon_to_json(item.epsilon),
-    }
-    for item in profile.epsilons(found.event, deltas, adjacency=found.adjacency)
-  ]
-
-
-def plan_of(content: Mapping[str, Any], delta: float) -> plan_lib.PrivacyPlan:
-  """Returns the plan that mechanism, sampling and adjacency describe."""
-  mechanism, sampling = content['mechanism'], content['sampling']
-  return plan_lib.PrivacyPlan.from_json(
-    {
-      **sampling,
-      'rounds': mechanism['rounds_planned'],
-      'delta': delta,
-      'adjacency': content['adjacency']['relation'],
-      'shares_virtual_client': content['adjacency']['shares_virtual_client'],
-      'mechanism': mechanism,
-    }
-  )
-
-
-def statement(content: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns part 16: what parts 3, 8, 14 and 15 mean, in plain words."""
-  numbers = content['accounting']
-  own = guarantee_lib.epsilon_from_json(numbers['epsilon'])
-  together = guarantee_lib.epsilon_from_json(content['composition']['epsilon'])
-  is_model = content['kind'] == 'model'
-  what = 'This model' if is_model else 'This synthetic set'
-  if not math.isfinite(own):
-    text = f'{what} carries no guarantee: noise was missing.'
-  elif is_model:
-    text = (
-      f'{what} was made with user-level {_figures(content, own)}: what it'
-      ' reveals about any one user is bounded by these figures, whatever else'
-      ' is known.'
-    )
-  else:
-    text = (
-      f'{what} was made with user-level {_figures(content, own)} in addition,'
-      ' given the encoder: these figures bound only what it reveals about any'
-      ' one user beyond the encoder that made its embeddings.'
-    )
-  others = _other_releases(content)
-  if not is_model or others:
-    text += ' ' + _composition_text(content, together, others)
-  if content['simulation']:
-    text += (
-      ' It is a simulation: its noise stands for that of a larger population.'
-      ' The figures are those of the run as executed; do not release it as if'
-      ' a larger one had been run.'
-    )
-  void_if = [
-    'who took part in which round becomes known'
-    if is_model
-    else 'sums without noise become known',
-    'anything listed as seen without protection, or not covered, is released',
-    'the artefact is not the one whose hash is certified',
-    'one person owns several user ids (see the figures for groups)',
-    "the users' data is used under another ledger, or another population's"
-    ' name: what was drawn there is not covered',
-  ]
-  if not is_model:
-    void_if.append(
-      'the encoder learned from these users and its draws are not among those'
-      ' composed: then nothing bounds the encoder and this set together'
-    )
-  return {
-    'text': text,
-    # A synthetic set alone reveals also what its encoder reveals.
-    'strength': _strength(own if is_model else together),
-    'groups': _groups(content),
-    'void_if': void_if,
-  }
-
-
-def _groups(content: Mapping[str, Any]) -> str:
-  """Returns what holds for users who come or go together."""
-  parts = []
-  for item in content['accounting']['groups']:
-    epsilon = guarantee_lib.epsilon_from_json(item['epsilon'])
-    parts.append(
-      f'{item["users"]}: epsilon {guarantee_lib.epsilon_text(epsilon)} at delta'
-      f' {item["delta"]:.3g}'
-    )
-  return (
-    'A group of users, for example the accounts of one person, is protected'
-    f' less than one of them. For groups of {"; ".join(parts)}.'
-  )
-
-
-def _figures(content: Mapping[str, Any], epsilon: float) -> str:
-  return (
-    f'({epsilon:.4g}, {content["accounting"]["delta"]:.3g})-differential'
-    f' privacy under {content["adjacency"]["relation"]}'
-  )
-
-
-def _other_releases(content: Mapping[str, Any]) -> list[str]:
-  releases = content['composition']['releases']
-  return [name for name in releases if name != content['release']]
-
-
-def _composition_text(
-  content: Mapping[str, Any], epsilon: float, others: Sequence[str]
-) -> str:
-  upto = (
-    f'population {content["composition"]["population"]!r} in the ledger up to'
-    f' entry {content["provenance"]["ledger_entries"]}'
-  )
-  if not others:
-    return (
-      f'The ledger holds no other draw of {upto}: if the encoder learned from'
-      ' these users, it is not counted and nothing bounds everything together;'
-      ' if it learned from none of them, the bound on everything together is'
-      f' {_bound(content, epsilon)}.'
-    )
-  encoder = (
-    'The encoder was trained on the same users, so this set alone reveals also'
-    ' what the encoder reveals. '
-  )
-  return (
-    f'{"" if content["kind"] == "model" else encoder}All draws of {upto}'
-    f' together ({", ".join(content["composition"]["releases"])}): what bounds'
-    f' everything together is {_bound(content, epsilon)}.'
-  )
-
-
-def _bound(content: Mapping[str, Any], epsilon: float) -> str:
-  if not math.isfinite(epsilon):
-    return guarantee_lib.NO_GUARANTEE
-  return f'user-level {_figures(content, epsilon)}'
-
-
-def _strength(epsilon: float) -> str:
-  if epsilon <= 1:
-    return 'strong (epsilon <= 1)'
-  if epsilon <= 10:
-    return 'reasonable (1 < epsilon <= 10)'
-  return 'weak (epsilon > 10)' if math.isfinite(epsilon) else 'none'
+def read(path: str | os.PathLike[str]) -> Certificate:
+  """Returns the certificate in a file; CertificateError if there is none."""
+  try:
+    return Certificate.read(path)
+  except storage.ArtifactError as error:
+    raise CertificateError(str(error)) from error

@@ -8,11 +8,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tff_dpemb.privacy.certificate import schema
+from tff_dpemb.privacy.certificate import document
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
-
-NOT_RUN = schema.NOT_RUN
-NOT_COVERED = schema.NOT_COVERED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Context:
     seen_without_protection: What engineers see of the private data without
       noise (names of metrics, not values).
     data_accesses: {what: 'public' or 'not covered'}; adds to the list of
-      `certificate_claims`.
+      `claims`.
     tuning: How many runs on private data chose the settings, and how.
     tuning_cost: What these runs cost.
     overlap_check: How private users were looked for in public data.
@@ -57,9 +54,9 @@ class Context:
   max_examples_per_user: int | None = None
   seen_without_protection: Sequence[str] = ()
   data_accesses: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  tuning: str = NOT_COVERED
-  tuning_cost: str = NOT_COVERED
-  overlap_check: str = NOT_RUN
+  tuning: str = document.NOT_COVERED
+  tuning_cost: str = document.NOT_COVERED
+  overlap_check: str = document.NOT_RUN
   utility: Mapping[str, Any] | None = None
   audits: Sequence[Mapping[str, Any]] = ()
 

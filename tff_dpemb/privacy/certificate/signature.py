@@ -8,8 +8,6 @@ a public key that was handed over by another way, shows that too.
 import os
 import pathlib
 import stat
-from collections.abc import Mapping
-from typing import Any
 
 from cryptography import exceptions
 from cryptography.hazmat.primitives import serialization
@@ -17,7 +15,6 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from tff_dpemb.privacy.certificate import document
 
-ALGORITHM = 'ed25519'
 # So that a key's signature on anything else is none on a certificate.
 _CONTEXT = b'dpemb certificate digest: '
 _ENCODING = serialization.Encoding.PEM
@@ -75,8 +72,8 @@ def make_key(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def sign(
-  content: Mapping[str, Any], key: str | os.PathLike[str]
-) -> dict[str, Any]:
+  certificate: document.Certificate, key: str | os.PathLike[str]
+) -> document.Certificate:
   """Returns a certificate with the signature of a private key file.
 
   Raises:
@@ -84,31 +81,28 @@ def sign(
     CertificateError: The file is no Ed25519 private key, or others may read
       it.
   """
-  digest = document.seal(content)['digest']
-  if content.get('digest') != digest:
+  digest = certificate.digest
+  if certificate.sealed_digest != digest:
     raise SignatureError(
       'a certificate must be whole to be signed; its digest is another one.'
     )
   private = _private_key(pathlib.Path(key))
-  return {
-    **content,
-    'signature': {
-      'algorithm': ALGORITHM,
-      'public_key': _hex(private.public_key()),
-      'value': private.sign(_CONTEXT + digest.encode()).hex(),
-    },
-  }
+  signature = document.Signature(
+    public_key=_hex(private.public_key()),
+    value=private.sign(_CONTEXT + digest.encode()).hex(),
+  )
+  return certificate.model_copy(update={'signature': signature})
 
 
 def problems(
-  content: Mapping[str, Any],
+  certificate: document.Certificate,
   *,
   public_key: str | os.PathLike[str] | None = None,
 ) -> list[str]:
   """Returns what is wrong with the signature, one sentence each.
 
   Args:
-    content: A certificate that keeps to the schema.
+    certificate: Whose signature.
     public_key: File of the key that must have signed it; without one, a
       signature must be that of the key that it names, and may be missing.
 
@@ -116,24 +110,25 @@ def problems(
     CertificateError: The file is no Ed25519 public key.
   """
   trusted = None if public_key is None else _public_key(public_key)
-  signature = content.get('signature')
+  signature = certificate.signature
   if signature is None:
     if trusted is None:
       return []
     return ['signature must be there: the certificate is not signed.']
   found = []
-  if trusted is not None and signature['public_key'] != _hex(trusted):
+  if trusted is not None and signature.public_key != _hex(trusted):
     found.append(
       f'signature must be of key {_hex(trusted)[:16]}, got one of key'
-      f' {signature["public_key"][:16]}.'
+      f' {signature.public_key[:16]}.'
     )
   try:
     named = ed25519.Ed25519PublicKey.from_public_bytes(
-      bytes.fromhex(signature['public_key'])
+      bytes.fromhex(signature.public_key)
     )
     # The digest of what is there, whatever it says of itself.
-    digest = document.seal(content)['digest']
-    named.verify(bytes.fromhex(signature['value']), _CONTEXT + digest.encode())
+    named.verify(
+      bytes.fromhex(signature.value), _CONTEXT + certificate.digest.encode()
+    )
   except (ValueError, exceptions.InvalidSignature):
     found.append(
       'signature must be of this content; the certificate was altered, or the'

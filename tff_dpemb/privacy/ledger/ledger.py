@@ -16,7 +16,6 @@ all runs and releases that touch it.
 import contextlib
 import dataclasses
 import datetime
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 import sqlalchemy as sa
 from dp_accounting import dp_event
 
+from tff_dpemb.artifacts import documents
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.accounting import accountant
 from tff_dpemb.privacy.accounting import events
@@ -613,11 +613,9 @@ class Ledger:
     self, connection: sa.Connection, row: sa.Row, **fields: Any
   ) -> dict[str, Any]:
     try:
-      details = json.dumps(
-        fields['details'] or {}, sort_keys=True, allow_nan=False
-      )
-    except (TypeError, ValueError) as error:
-      raise LedgerError(f'details must be JSON values: {error}.') from error
+      details = documents.canonical_json(fields['details'] or {}).decode()
+    except documents.DocumentError as error:
+      raise LedgerError(f'details must be JSON values: {error}') from error
     fields = {
       **fields,
       'details': details,

@@ -7,7 +7,6 @@ must then be on a disk that all writers share.
 
 import contextlib
 import hashlib
-import json
 import os
 import pathlib
 import uuid
@@ -16,11 +15,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from tff_dpemb.artifacts import documents
 from tff_dpemb.privacy.ledger import databases
 from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import mirror as ledger_mirror
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 LedgerError = errors.LedgerError
 LedgerDamagedError = errors.LedgerDamagedError
@@ -112,10 +112,15 @@ def genesis_digest(ledger_id: str) -> str:
 
 
 def entry_digest(fields: dict[str, Any]) -> str:
-  """Returns the SHA-256 of an entry's fields but its own digest."""
+  """Returns the SHA-256 of an entry's fields but its own digest.
+
+  Fields that no entry of ours can hold have none: ''.
+  """
   content = {key: value for key, value in fields.items() if key != 'digest'}
-  text = json.dumps(content, sort_keys=True, separators=(',', ':'))
-  return hashlib.sha256(text.encode()).hexdigest()
+  try:
+    return documents.digest_of(content)
+  except documents.DocumentError:
+    return ''
 
 
 def only_head(rows: Sequence[sa.Row]) -> sa.Row:

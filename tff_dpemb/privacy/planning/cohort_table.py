@@ -9,6 +9,7 @@ from tff_dpemb import config
 from tff_dpemb.privacy import checks
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.planning import calibration
 from tff_dpemb.privacy.planning import plan as plan_lib
 
 
@@ -110,8 +111,8 @@ def cohort_table(
       population=population,
       rounds=rounds,
       shares_virtual_client=users_per_virtual_client > 1,
-    ).calibrate(epsilon)
-    rows.append(_row(plan, examples_per_user))
+    )
+    rows.append(_row(calibration.calibrate(plan, epsilon), examples_per_user))
   return rows
 
 

@@ -1,22 +1,19 @@
 """What a plan means, in lines for people, and what looks unintended."""
 
 import math
-from typing import TYPE_CHECKING
 
 from tff_dpemb.privacy import checks
 from tff_dpemb.privacy.mechanisms import correlated
 from tff_dpemb.privacy.mechanisms import correlated_sensitivity
 from tff_dpemb.privacy.mechanisms import mechanisms
 from tff_dpemb.privacy.mechanisms import samplers
-
-if TYPE_CHECKING:
-  from tff_dpemb.privacy.planning import plan as plan_lib
+from tff_dpemb.privacy.planning import plan as plan_lib
 
 ZERO_NOISE_WARNING = 'noise_multiplier is 0: no guarantee.'
 
 
 def strategy_errors(
-  plan: 'plan_lib.PrivacyPlan',
+  plan: plan_lib.PrivacyPlan,
 ) -> tuple[correlated_sensitivity.Error, correlated_sensitivity.Error] | None:
   """Returns the error of correlated and of independent noise, or None.
 
@@ -42,7 +39,7 @@ def strategy_errors(
 
 
 def explain(
-  plan: 'plan_lib.PrivacyPlan', parameters: int | None = None
+  plan: plan_lib.PrivacyPlan, parameters: int | None = None
 ) -> list[str]:
   """Returns lines for people: noise split, signal, what is released.
 
@@ -81,7 +78,7 @@ def explain(
   return lines + warnings(plan)
 
 
-def warnings(plan: 'plan_lib.PrivacyPlan') -> list[str]:
+def warnings(plan: plan_lib.PrivacyPlan) -> list[str]:
   """Returns what is legal but hardly meant, a line each."""
   mechanism = plan.mechanism
   lines = []
@@ -110,7 +107,7 @@ def warnings(plan: 'plan_lib.PrivacyPlan') -> list[str]:
   return lines
 
 
-def _clip_text(plan: 'plan_lib.PrivacyPlan') -> str:
+def _clip_text(plan: plan_lib.PrivacyPlan) -> str:
   mechanism = plan.mechanism
   if not mechanisms.is_adaptive(mechanism):
     return 'the same in every round: longer updates are scaled down to it'

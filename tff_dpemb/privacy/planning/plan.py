@@ -8,26 +8,20 @@ plan is built.
 """
 
 import dataclasses
-import hashlib
-import json
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from dp_accounting import dp_event
 
 from tff_dpemb import config
+from tff_dpemb.artifacts import documents
 from tff_dpemb.privacy import checks
 from tff_dpemb.privacy import guarantee as guarantee_lib
 from tff_dpemb.privacy.accounting import accountant
 from tff_dpemb.privacy.mechanisms import correlated_sensitivity
 from tff_dpemb.privacy.mechanisms import mechanisms
 from tff_dpemb.privacy.mechanisms import samplers
-from tff_dpemb.privacy.planning import calibration
-from tff_dpemb.privacy.planning import explanation
 from tff_dpemb.privacy.planning import settings
-
-ZERO_NOISE_WARNING = explanation.ZERO_NOISE_WARNING
 
 PoissonSampler = samplers.PoissonSampler
 FixedSizeSampler = samplers.FixedSizeSampler
@@ -138,13 +132,13 @@ class PrivacyPlan:
     checks.whole('rounds', rounds, 0)
     checks.whole('replays', replays, 0)
     if not self.is_charged_at_start:
-      return self._event_of(self.mechanism, rounds + replays)
+      return self.event_with(self.mechanism, rounds + replays)
     if rounds > self.rounds:
       raise guarantee_lib.PlanError(
         f'rounds must be at most the {self.rounds} planned, got {rounds}; count'
         ' rounds that were drawn again as replays.'
       )
-    whole = self._event_of(self.mechanism, rounds)
+    whole = self.event_with(self.mechanism, rounds)
     if replays == 0:
       return whole
     again = dp_event.SelfComposedDpEvent(self.replay_event(), replays)
@@ -253,33 +247,6 @@ class PrivacyPlan:
       assumptions=('Every user is taken to be in every round.',),
     )
 
-  def calibrate(self, epsilon: float) -> 'PrivacyPlan':
-    """Returns this plan with the least noise that keeps to `epsilon`.
-
-    At the plan's delta, for all its rounds without replays. The noise is at
-    most about 0.1 % above the least.
-
-    Raises:
-      PlanError: No noise is enough, or it is more than the cohort allows.
-    """
-    found = calibration.calibrated_mechanism(
-      self.mechanism,
-      budget=guarantee_lib.Budget(epsilon, self.delta, self.adjacency),
-      event=lambda mechanism: self._event_of(mechanism, self.rounds),
-    )
-    return dataclasses.replace(self, mechanism=found)
-
-  def extrapolate(
-    self,
-    populations: Sequence[int],
-    *,
-    target_epsilon: float = calibration.DEFAULT_TARGET,
-  ) -> list[calibration.Extrapolation]:
-    """Returns what larger populations would need and get; never certified."""
-    return calibration.extrapolate(
-      self, populations, target_epsilon=target_epsilon
-    )
-
   def assumptions(self) -> tuple[str, ...]:
     """Returns the sentences that the guarantee rests on."""
     shared = (
@@ -292,14 +259,6 @@ class PrivacyPlan:
       f'{shared}: one user moves the sum by at most {self.sensitivity:g} x'
       ' clip_norm.',
     )
-
-  def explain(self, parameters: int | None = None) -> list[str]:
-    """Returns lines for people: noise split, signal, gain, warnings.
-
-    Args:
-      parameters: Numbers that are aggregated; adds a line on noise and signal.
-    """
-    return explanation.explain(self, parameters)
 
   def to_json(self) -> dict[str, Any]:
     """Returns the whole plan as a JSON value."""
@@ -345,8 +304,7 @@ class PrivacyPlan:
 
   def digest(self) -> str:
     """Returns the SHA-256 hex digest of the canonical JSON of the plan."""
-    text = json.dumps(self.to_json(), sort_keys=True, separators=(',', ':'))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return documents.digest_of(self.to_json())
 
   def _rounds(self, rounds: int | None) -> int:
     return self.rounds if rounds is None else rounds
@@ -358,10 +316,10 @@ class PrivacyPlan:
       self.adjacency, shares_virtual_client=self.shares_virtual_client
     )
 
-  def _event_of(
+  def event_with(
     self, mechanism: mechanisms.Mechanism, rounds: int
   ) -> dp_event.DpEvent:
-    """Returns the event of the first `rounds` rounds with a mechanism."""
+    """Returns the event of the first `rounds` rounds with another mechanism."""
     if rounds == 0:
       return dp_event.NoOpDpEvent()
     match self.sampler, mechanism:

@@ -1,0 +1,90 @@
+"""Part 8 of a certificate, as stated and as recomputed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tff_dpemb.privacy.certificate import accounting
+from tff_dpemb.privacy.certificate import comparison
+from tff_dpemb.privacy.certificate import document
+
+_ROWS = ('epsilon_at_deltas', 'profile', 'groups')
+_BOUNDS = (
+  'epsilon',
+  'unamplified_epsilon',
+  'mu_gdp',
+  'zcdp_rho',
+  'unamplified_mu_gdp',
+  'unamplified_zcdp_rho',
+)
+
+
+def problems(
+  stated: document.Accounting, found: accounting.Revealed
+) -> list[str]:
+  """Returns where the stated figures are not what follows.
+
+  Of the method of this release, each must be what is recomputed, but for
+  rounding. Of another, no bound may be below what this method computes, and
+  nothing may be claimed that it cannot.
+  """
+  computed = accounting.account(found, stated.delta)
+  if stated.method == computed.method:
+    return _changes(stated.to_json(), computed.to_json(), name='accounting')
+  computed = accounting.account(
+    found,
+    stated.delta,
+    headline=[row.delta for row in stated.epsilon_at_deltas],
+    deltas=[row.delta for row in stated.profile],
+    groups=[row.users for row in stated.groups],
+  )
+  # What is None is not claimed: no number is below it.
+  bounds = [
+    (name, getattr(stated, name), getattr(computed, name)) for name in _BOUNDS
+  ]
+  for name in _ROWS:
+    rows = zip(getattr(stated, name), getattr(computed, name), strict=True)
+    bounds += [
+      (f'{name}[{index}].epsilon', one.epsilon, other.epsilon)
+      for index, (one, other) in enumerate(rows)
+    ]
+  if computed.cross_check_epsilon is not None:
+    checked = (stated.cross_check_epsilon, computed.cross_check_epsilon)
+    bounds.append(('cross_check_epsilon', *checked))
+  curve, least = stated.mu_gdp_bound, computed.mu_gdp_bound
+  if curve is not None:
+    is_known = least is not None and curve.least_delta >= least.least_delta
+    mu = least.mu if least is not None and is_known else None
+    bounds.append(('mu_gdp_bound.mu', curve.mu, mu))
+  return [
+    problem
+    for name, value, least_value in bounds
+    for problem in comparison.too_small(
+      f'accounting.{name}',
+      value,
+      least_value,
+      "as this release's method computes it",
+    )
+  ]
+
+
+def _changes(stated: Any, computed: Any, *, name: str) -> list[str]:
+  """Returns where two JSON values differ by more than rounding."""
+  if isinstance(computed, Mapping) and isinstance(stated, Mapping):
+    if set(stated) != set(computed):
+      return [f'{name} must have {sorted(computed)}, got {sorted(stated)}.']
+    return [
+      problem
+      for key in computed
+      for problem in _changes(stated[key], computed[key], name=f'{name}.{key}')
+    ]
+  if isinstance(computed, list) and isinstance(stated, list):
+    if len(stated) != len(computed):
+      return [f'{name} must have {len(computed)} entries, got {len(stated)}.']
+    return [
+      problem
+      for index, (one, other) in enumerate(zip(stated, computed, strict=True))
+      for problem in _changes(one, other, name=f'{name}[{index}]')
+    ]
+  if isinstance(computed, str) or isinstance(stated, str):
+    return [] if stated == computed else [f'{name} must be {computed!r}.']
+  return comparison.differs(name, stated, computed)
