@@ -1,10 +1,12 @@
-"""A typed client: arrays in, arrays out, typed errors.
+"""A typed client: arrays or files in, arrays out, typed errors.
 
 ```python
 with client.Client('127.0.0.1:50051') as c:
   embeddings = c.embed(images)              # uint8 [N, H, W, C] -> [N, D]
   found = c.search(images=images[:2], k=5)  # two lists of neighbours
 ```
+A file has one embedding: the server reads it as training does, and one that is
+too large for a request is read here, by the same decoder, and sent as pixels.
 """
 
 import dataclasses
@@ -27,10 +29,12 @@ from protos.gen.dpemb.serving.v1 import retrieval_service_pb2_grpc
 from serving import index as index_lib
 from serving import servicer
 from serving import status
+from tff_dpemb import images as image_codec
 
 Neighbour = index_lib.Neighbour
 
 _ENVELOPE_BYTES = 4096  # room for everything in a request but its images
+_FILE_BYTES = 16  # what a file takes in a request beside its content
 # Requests change nothing on the server, so one that met a closing connection
 # may be sent again.
 _SERVICE_CONFIG = {
@@ -63,6 +67,8 @@ class ModelStatus:
     index_count: Items in the index; None when there is no index.
     max_images: Images of a request.
     max_message_bytes: Bytes of a request.
+    max_pixels: Pixels that an image file may state ...
+    max_request_pixels: ... and all files of a request.
   """
 
   name: str
@@ -77,6 +83,8 @@ class ModelStatus:
   index_count: int | None
   max_images: int
   max_message_bytes: int
+  max_pixels: int
+  max_request_pixels: int
 
 
 class Client:
@@ -177,6 +185,8 @@ class Client:
       index_count=answer.index.count if answer.HasField('index') else None,
       max_images=answer.limits.max_images,
       max_message_bytes=answer.limits.max_message_bytes,
+      max_pixels=answer.limits.max_pixels,
+      max_request_pixels=answer.limits.max_request_pixels,
     )
     if self._status is None:
       self._status = result
@@ -191,8 +201,9 @@ class Client:
     """Returns unit-norm float32 [N, D].
 
     Args:
-      images: uint8 [N, H, W, C] of the model's image shape, or N PNG or JPEG
-        files as bytes. Split over several requests if need be.
+      images: uint8 [N, H, W, C] of the model's image shape, or the bytes of N
+        files of the formats of `tff_dpemb.images`. Split over several requests
+        if need be.
 
     Raises:
       status.ServingError: The subclass that the server raised, or
@@ -273,7 +284,7 @@ class Client:
     limits = self._first_status()
     room = max(1, limits.max_message_bytes - _ENVELOPE_BYTES)
     if not isinstance(images, np.ndarray):
-      yield from _file_batches(images, limits.max_images, room)
+      yield from _file_batches(images, limits, room)
       return
     if images.ndim != 4 or images.dtype != np.uint8:
       raise status.InvalidRequest(
@@ -284,17 +295,7 @@ class Client:
     each = max(1, int(np.prod(images.shape[1:])))
     size = max(1, min(limits.max_images, room // each))
     for start in range(0, len(images), size):
-      batch = images[start : start + size]
-      count, height, width, channels = batch.shape
-      yield image_pb2.ImageBatch(
-        raw=image_pb2.RawImages(
-          pixels=batch.tobytes(),
-          count=count,
-          height=height,
-          width=width,
-          channels=channels,
-        )
-      )
+      yield _raw_batch(images[start : start + size])
 
   def _embedding_batches(
     self, embeddings: np.ndarray
@@ -322,19 +323,66 @@ class Client:
     return call
 
 
+def _raw_batch(images: np.ndarray) -> image_pb2.ImageBatch:
+  count, height, width, channels = images.shape
+  return image_pb2.ImageBatch(
+    raw=image_pb2.RawImages(
+      pixels=images.tobytes(),
+      count=count,
+      height=height,
+      width=width,
+      channels=channels,
+    )
+  )
+
+
 def _file_batches(
-  contents: Sequence[bytes], max_images: int, room: int
+  contents: Sequence[bytes], limits: ModelStatus, room: int
 ) -> Iterator[image_pb2.ImageBatch]:
+  """Yields requests' worth of files, in order.
+
+  A file that no request has room for is decoded here.
+  """
   batch: list[bytes] = []
-  size = 0
-  for content in contents:
-    each = len(content) + 16
-    if batch and (len(batch) == max_images or size + each > room):
+  size = pixels = 0
+  for index, content in enumerate(contents):
+    more_size = len(content) + _FILE_BYTES
+    fits = more_size <= room
+    more_pixels = _stated_pixels(content)
+    if batch and (
+      not fits
+      or len(batch) == limits.max_images
+      or size + more_size > room
+      or pixels + more_pixels > limits.max_request_pixels
+    ):
       yield image_pb2.ImageBatch(
         encoded=image_pb2.EncodedImages(contents=batch)
       )
-      batch, size = [], 0
-    batch.append(content)
-    size += each
+      batch, size, pixels = [], 0, 0
+    if fits:
+      batch.append(content)
+      size += more_size
+      pixels += more_pixels
+    else:
+      yield _raw_batch(_decoded(content, index, limits)[np.newaxis])
   if batch:
     yield image_pb2.ImageBatch(encoded=image_pb2.EncodedImages(contents=batch))
+
+
+def _stated_pixels(content: bytes) -> int:
+  """Returns the pixels that a file states; 0: let the server tell why not."""
+  try:
+    return image_codec.read_header(content).pixels
+  except image_codec.ImageError:
+    return 0
+
+
+def _decoded(content: bytes, index: int, limits: ModelStatus) -> np.ndarray:
+  try:
+    return image_codec.decode(
+      content, limits.image_shape, max_pixels=limits.max_pixels
+    )
+  except image_codec.ImageError as error:
+    raise status.InvalidRequest(
+      f'images[{index}] {error.rule}', field='images'
+    ) from error
