@@ -17,11 +17,12 @@ from serving import status
 from tff_dpemb import images as image_codec
 from tff_dpemb.export import signature as signature_lib
 
-# Larger files are decoded one at a time, over all requests: each takes some 16
+# Larger files are decoded one at a time, over all requests: each takes up to 12
 # bytes a pixel while its transparency is resolved, and there is a thread a
-# core.
+# core. Who waits holds a thread, so nobody waits for long.
 _LARGE_PIXELS = 2**24
 _LARGE = threading.Lock()
+_TURN_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +98,7 @@ def images_from_batch(
 
   Raises:
     status.InvalidRequest: The images break a rule.
+    status.Overloaded: Too many large files are read at the same time.
   """
   match batch.WhichOneof('images'):
     case 'raw':
@@ -162,8 +164,7 @@ def _from_files(
   for index, (content, header) in enumerate(
     zip(contents, headers, strict=True)
   ):
-    is_large = header.pixels > _LARGE_PIXELS
-    with _naming(index), _LARGE if is_large else contextlib.nullcontext():
+    with _naming(index), _turn_of(header):
       images[index] = image_codec.decode(
         content, signature.image_shape, max_pixels=limits.max_pixels
       )
@@ -178,3 +179,21 @@ def _naming(index: int) -> Iterator[None]:
     yield
   except image_codec.ImageError as error:
     raise status.InvalidRequest(f'{field} {error.rule}', field=field) from error
+
+
+@contextlib.contextmanager
+def _turn_of(header: image_codec.Header) -> Iterator[None]:
+  """Holds the turn of a large file; `status.Overloaded` if none comes."""
+  if header.pixels <= _LARGE_PIXELS:
+    yield
+    return
+  if not _LARGE.acquire(timeout=_TURN_SECONDS):
+    raise status.Overloaded(
+      f'files of over {_LARGE_PIXELS} pixels must be read one at a time, and'
+      f' no turn came in {_TURN_SECONDS:g} seconds; try again in a second or'
+      ' send smaller images.'
+    )
+  try:
+    yield
+  finally:
+    _LARGE.release()

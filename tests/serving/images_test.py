@@ -231,6 +231,11 @@ def test_large_files_are_decoded_one_at_a_time(monkeypatch):
   _decode(_files(_file(_COLOUR), _WHOLE, _file(_COLOUR)))
   assert held == [False, True, False]
   assert not images_lib._LARGE.locked()
+  monkeypatch.setattr(images_lib, '_TURN_SECONDS', 0.0)
+  with images_lib._LARGE:
+    with pytest.raises(status.Overloaded, match='over 120 pixels .*try again'):
+      _decode(_files(_WHOLE))
+    _decode(_files(_file(_COLOUR)))
 
 
 @pytest.mark.parametrize(
