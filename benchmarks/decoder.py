@@ -182,6 +182,13 @@ def _measure_speed() -> list[runner.Measure]:
       runner.noted(f'{title}: largest difference by reducing', off.max()),
       runner.noted(f'{title}: mean difference by reducing', off.mean()),
     ]
+  content = _encoded(_drawing(rng, 600, 800), 'JPEG', quality=90)
+  shape = (112, 112, 3)
+  off = np.abs(images.decode(content, shape) - _wholly(content, shape) * 1.0)
+  measures += [
+    runner.noted('drawing of 800 x 600: largest difference', off.max()),
+    runner.noted('drawing of 800 x 600: mean difference', off.mean()),
+  ]
   return measures
 
 
@@ -215,6 +222,21 @@ def _photograph(
   )
   grain = rng.integers(-6, 7, [height, width, 3])
   return (np.asarray(smooth) + grain).clip(0, 255).astype(np.uint8)
+
+
+def _drawing(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
+  """Returns uint8 [H, W, 3]: lines, which are hard to make smaller."""
+  from PIL import Image
+  from PIL import ImageDraw
+
+  image = Image.new('RGB', (width, height), 'white')
+  draw = ImageDraw.Draw(image)
+  for _ in range(200):
+    x0, x1 = rng.integers(0, width, 2).tolist()
+    y0, y1 = rng.integers(0, height, 2).tolist()
+    red, green, blue, thick = rng.integers(1, 256, 4).tolist()
+    draw.line([(x0, y0), (x1, y1)], (red, green, blue), 1 + thick // 16)
+  return np.asarray(image)
 
 
 def _encoded(image: np.ndarray, kind: str, **options: Any) -> bytes:
