@@ -9,9 +9,9 @@ The reading, in this order:
 1. The header is checked: format and number of pixels, before any is decoded.
 2. A JPEG much larger than wanted is decoded at 1/2, 1/4 or 1/8, straight from
    its cosine coefficients, as long as that leaves twice the wanted size. A
-   camera picture then costs a sixth of the time and far less memory; the filter
-   below still decides what is seen, so that few values change by more than 2
-   of 255 (`make bench NAME=decoder`).
+   camera picture then costs a sixth of the time and far less memory. The filter
+   below still decides what is seen: values of photographs change by 0.5 of 255
+   on average, of drawings by 1.4 (`make bench NAME=decoder`).
 3. The first frame is turned as the camera says (EXIF orientation).
 4. 16 bits keep their high byte; palettes and CMYK become RGB; transparency is
    laid on black; grey is ITU-R 601 luminance.
