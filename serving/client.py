@@ -11,7 +11,7 @@ too large for a request is read here, by the same decoder, and sent as pixels.
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -21,20 +21,17 @@ from grpc_health.v1 import health_pb2_grpc
 
 from protos.gen.dpemb.serving.v1 import embedding_service_pb2
 from protos.gen.dpemb.serving.v1 import embedding_service_pb2_grpc
-from protos.gen.dpemb.serving.v1 import image_pb2
 from protos.gen.dpemb.serving.v1 import model_service_pb2
 from protos.gen.dpemb.serving.v1 import model_service_pb2_grpc
 from protos.gen.dpemb.serving.v1 import retrieval_service_pb2
 from protos.gen.dpemb.serving.v1 import retrieval_service_pb2_grpc
+from serving import batches
 from serving import index as index_lib
 from serving import servicer
 from serving import status
-from tff_dpemb import images as image_codec
 
 Neighbour = index_lib.Neighbour
 
-_ENVELOPE_BYTES = 4096  # room for everything in a request but its images
-_FILE_BYTES = 16  # what a file takes in a request beside its content
 # Requests change nothing on the server, so one that met a closing connection
 # may be sent again.
 _SERVICE_CONFIG = {
@@ -65,10 +62,7 @@ class ModelStatus:
     simulation: ... of a run that protects nobody.
     epsilon, delta: What was proved; None without a certificate.
     index_count: Items in the index; None when there is no index.
-    max_images: Images of a request.
-    max_message_bytes: Bytes of a request.
-    max_pixels: Pixels that an image file may state ...
-    max_request_pixels: ... and all files of a request.
+    limits: What it takes in a request.
   """
 
   name: str
@@ -81,10 +75,7 @@ class ModelStatus:
   epsilon: float | None
   delta: float | None
   index_count: int | None
-  max_images: int
-  max_message_bytes: int
-  max_pixels: int
-  max_request_pixels: int
+  limits: batches.Limits
 
 
 class Client:
@@ -183,10 +174,13 @@ class Client:
       epsilon=privacy.epsilon if privacy.HasField('epsilon') else None,
       delta=privacy.delta if privacy.HasField('delta') else None,
       index_count=answer.index.count if answer.HasField('index') else None,
-      max_images=answer.limits.max_images,
-      max_message_bytes=answer.limits.max_message_bytes,
-      max_pixels=answer.limits.max_pixels,
-      max_request_pixels=answer.limits.max_request_pixels,
+      limits=batches.Limits(
+        image_shape=(shape.height, shape.width, shape.channels),
+        max_message_bytes=answer.limits.max_message_bytes,
+        max_images=answer.limits.max_images,
+        max_pixels=answer.limits.max_pixels,
+        max_request_pixels=answer.limits.max_request_pixels,
+      ),
     )
     if self._status is None:
       self._status = result
@@ -217,7 +211,7 @@ class Client:
           )
         ).embeddings
       )
-      for batch in self._batches(images)
+      for batch in batches.of_images(images, self._first_status().limits)
     ]
     if not parts:
       return np.zeros([0, self._first_status().embedding_dim], np.float32)
@@ -251,12 +245,16 @@ class Client:
     if k < 1:
       raise status.InvalidValue(f'k must be >= 1, got {k}.')
     digest = model_digest or self.model_digest
+    limits = self._first_status().limits
     queries: list[dict[str, Any]] = []
     if images is not None:
-      queries += [{'images': batch} for batch in self._batches(images)]
+      queries += [
+        {'images': batch} for batch in batches.of_images(images, limits)
+      ]
     if embeddings is not None:
       queries += [
-        {'embeddings': batch} for batch in self._embedding_batches(embeddings)
+        {'embeddings': batch}
+        for batch in batches.of_embeddings(embeddings, limits)
       ]
     found: list[list[Neighbour]] = []
     for query in queries:
@@ -277,42 +275,6 @@ class Client:
   def _first_status(self) -> ModelStatus:
     return self._status or self.status()
 
-  def _batches(
-    self, images: np.ndarray | Sequence[bytes]
-  ) -> Iterator[image_pb2.ImageBatch]:
-    """Yields requests' worth of images, within the server's limits."""
-    limits = self._first_status()
-    room = max(1, limits.max_message_bytes - _ENVELOPE_BYTES)
-    if not isinstance(images, np.ndarray):
-      yield from _file_batches(images, limits, room)
-      return
-    if images.ndim != 4 or images.dtype != np.uint8:
-      raise status.InvalidRequest(
-        f'images must be uint8 [N, H, W, C], got {images.dtype}'
-        f' {list(images.shape)}; do not normalise.',
-        field='images',
-      )
-    each = max(1, int(np.prod(images.shape[1:])))
-    size = max(1, min(limits.max_images, room // each))
-    for start in range(0, len(images), size):
-      yield _raw_batch(images[start : start + size])
-
-  def _embedding_batches(
-    self, embeddings: np.ndarray
-  ) -> Iterator[image_pb2.Embeddings]:
-    embeddings = np.asarray(embeddings, np.float32)
-    if embeddings.ndim != 2:
-      raise status.InvalidRequest(
-        f'embeddings must be [N, D], got {list(embeddings.shape)}.',
-        field='embeddings',
-      )
-    limits = self._first_status()
-    room = max(1, limits.max_message_bytes - _ENVELOPE_BYTES)
-    each = max(1, 4 * embeddings.shape[1])
-    size = max(1, min(limits.max_images, room // each))
-    for start in range(0, len(embeddings), size):
-      yield servicer.proto_from_embeddings(embeddings[start : start + size])
-
   def _over_the_wire(self, stub: Callable[..., Any]) -> Callable[[Any], Any]:
     def call(request: Any) -> Any:
       try:
@@ -321,68 +283,3 @@ class Client:
         raise status.error_of(error) from error
 
     return call
-
-
-def _raw_batch(images: np.ndarray) -> image_pb2.ImageBatch:
-  count, height, width, channels = images.shape
-  return image_pb2.ImageBatch(
-    raw=image_pb2.RawImages(
-      pixels=images.tobytes(),
-      count=count,
-      height=height,
-      width=width,
-      channels=channels,
-    )
-  )
-
-
-def _file_batches(
-  contents: Sequence[bytes], limits: ModelStatus, room: int
-) -> Iterator[image_pb2.ImageBatch]:
-  """Yields requests' worth of files, in order.
-
-  A file that no request has room for is decoded here.
-  """
-  batch: list[bytes] = []
-  size = pixels = 0
-  for index, content in enumerate(contents):
-    more_size = len(content) + _FILE_BYTES
-    fits = more_size <= room
-    more_pixels = _stated_pixels(content)
-    if batch and (
-      not fits
-      or len(batch) == limits.max_images
-      or size + more_size > room
-      or pixels + more_pixels > limits.max_request_pixels
-    ):
-      yield image_pb2.ImageBatch(
-        encoded=image_pb2.EncodedImages(contents=batch)
-      )
-      batch, size, pixels = [], 0, 0
-    if fits:
-      batch.append(content)
-      size += more_size
-      pixels += more_pixels
-    else:
-      yield _raw_batch(_decoded(content, index, limits)[np.newaxis])
-  if batch:
-    yield image_pb2.ImageBatch(encoded=image_pb2.EncodedImages(contents=batch))
-
-
-def _stated_pixels(content: bytes) -> int:
-  """Returns the pixels that a file states; 0: let the server tell why not."""
-  try:
-    return image_codec.read_header(content).pixels
-  except image_codec.ImageError:
-    return 0
-
-
-def _decoded(content: bytes, index: int, limits: ModelStatus) -> np.ndarray:
-  try:
-    return image_codec.decode(
-      content, limits.image_shape, max_pixels=limits.max_pixels
-    )
-  except image_codec.ImageError as error:
-    raise status.InvalidRequest(
-      f'images[{index}] {error.rule}', field='images'
-    ) from error
