@@ -1,15 +1,17 @@
-"""A typed client: arrays in, arrays out, typed errors.
+"""A typed client: arrays or files in, arrays out, typed errors.
 
 ```python
 with client.Client('127.0.0.1:50051') as c:
   embeddings = c.embed(images)              # uint8 [N, H, W, C] -> [N, D]
   found = c.search(images=images[:2], k=5)  # two lists of neighbours
 ```
+A file has one embedding: the server reads it as training does, and one that is
+too large for a request is read here, by the same decoder, and sent as pixels.
 """
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -19,18 +21,17 @@ from grpc_health.v1 import health_pb2_grpc
 
 from protos.gen.dpemb.serving.v1 import embedding_service_pb2
 from protos.gen.dpemb.serving.v1 import embedding_service_pb2_grpc
-from protos.gen.dpemb.serving.v1 import image_pb2
 from protos.gen.dpemb.serving.v1 import model_service_pb2
 from protos.gen.dpemb.serving.v1 import model_service_pb2_grpc
 from protos.gen.dpemb.serving.v1 import retrieval_service_pb2
 from protos.gen.dpemb.serving.v1 import retrieval_service_pb2_grpc
+from serving import batches
 from serving import index as index_lib
 from serving import servicer
 from serving import status
 
 Neighbour = index_lib.Neighbour
 
-_ENVELOPE_BYTES = 4096  # room for everything in a request but its images
 # Requests change nothing on the server, so one that met a closing connection
 # may be sent again.
 _SERVICE_CONFIG = {
@@ -61,8 +62,7 @@ class ModelStatus:
     simulation: ... of a run that protects nobody.
     epsilon, delta: What was proved; None without a certificate.
     index_count: Items in the index; None when there is no index.
-    max_images: Images of a request.
-    max_message_bytes: Bytes of a request.
+    limits: What it takes in a request.
   """
 
   name: str
@@ -75,8 +75,7 @@ class ModelStatus:
   epsilon: float | None
   delta: float | None
   index_count: int | None
-  max_images: int
-  max_message_bytes: int
+  limits: batches.Limits
 
 
 class Client:
@@ -175,8 +174,13 @@ class Client:
       epsilon=privacy.epsilon if privacy.HasField('epsilon') else None,
       delta=privacy.delta if privacy.HasField('delta') else None,
       index_count=answer.index.count if answer.HasField('index') else None,
-      max_images=answer.limits.max_images,
-      max_message_bytes=answer.limits.max_message_bytes,
+      limits=batches.Limits(
+        image_shape=(shape.height, shape.width, shape.channels),
+        max_message_bytes=answer.limits.max_message_bytes,
+        max_images=answer.limits.max_images,
+        max_pixels=answer.limits.max_pixels,
+        max_request_pixels=answer.limits.max_request_pixels,
+      ),
     )
     if self._status is None:
       self._status = result
@@ -191,8 +195,9 @@ class Client:
     """Returns unit-norm float32 [N, D].
 
     Args:
-      images: uint8 [N, H, W, C] of the model's image shape, or N PNG or JPEG
-        files as bytes. Split over several requests if need be.
+      images: uint8 [N, H, W, C] of the model's image shape, or the bytes of N
+        files of the formats of `tff_dpemb.images`. Split over several requests
+        if need be.
 
     Raises:
       status.ServingError: The subclass that the server raised, or
@@ -206,7 +211,7 @@ class Client:
           )
         ).embeddings
       )
-      for batch in self._batches(images)
+      for batch in batches.of_images(images, self._first_status().limits)
     ]
     if not parts:
       return np.zeros([0, self._first_status().embedding_dim], np.float32)
@@ -240,12 +245,16 @@ class Client:
     if k < 1:
       raise status.InvalidValue(f'k must be >= 1, got {k}.')
     digest = model_digest or self.model_digest
+    limits = self._first_status().limits
     queries: list[dict[str, Any]] = []
     if images is not None:
-      queries += [{'images': batch} for batch in self._batches(images)]
+      queries += [
+        {'images': batch} for batch in batches.of_images(images, limits)
+      ]
     if embeddings is not None:
       queries += [
-        {'embeddings': batch} for batch in self._embedding_batches(embeddings)
+        {'embeddings': batch}
+        for batch in batches.of_embeddings(embeddings, limits)
       ]
     found: list[list[Neighbour]] = []
     for query in queries:
@@ -266,52 +275,6 @@ class Client:
   def _first_status(self) -> ModelStatus:
     return self._status or self.status()
 
-  def _batches(
-    self, images: np.ndarray | Sequence[bytes]
-  ) -> Iterator[image_pb2.ImageBatch]:
-    """Yields requests' worth of images, within the server's limits."""
-    limits = self._first_status()
-    room = max(1, limits.max_message_bytes - _ENVELOPE_BYTES)
-    if not isinstance(images, np.ndarray):
-      yield from _file_batches(images, limits.max_images, room)
-      return
-    if images.ndim != 4 or images.dtype != np.uint8:
-      raise status.InvalidRequest(
-        f'images must be uint8 [N, H, W, C], got {images.dtype}'
-        f' {list(images.shape)}; do not normalise.',
-        field='images',
-      )
-    each = max(1, int(np.prod(images.shape[1:])))
-    size = max(1, min(limits.max_images, room // each))
-    for start in range(0, len(images), size):
-      batch = images[start : start + size]
-      count, height, width, channels = batch.shape
-      yield image_pb2.ImageBatch(
-        raw=image_pb2.RawImages(
-          pixels=batch.tobytes(),
-          count=count,
-          height=height,
-          width=width,
-          channels=channels,
-        )
-      )
-
-  def _embedding_batches(
-    self, embeddings: np.ndarray
-  ) -> Iterator[image_pb2.Embeddings]:
-    embeddings = np.asarray(embeddings, np.float32)
-    if embeddings.ndim != 2:
-      raise status.InvalidRequest(
-        f'embeddings must be [N, D], got {list(embeddings.shape)}.',
-        field='embeddings',
-      )
-    limits = self._first_status()
-    room = max(1, limits.max_message_bytes - _ENVELOPE_BYTES)
-    each = max(1, 4 * embeddings.shape[1])
-    size = max(1, min(limits.max_images, room // each))
-    for start in range(0, len(embeddings), size):
-      yield servicer.proto_from_embeddings(embeddings[start : start + size])
-
   def _over_the_wire(self, stub: Callable[..., Any]) -> Callable[[Any], Any]:
     def call(request: Any) -> Any:
       try:
@@ -320,21 +283,3 @@ class Client:
         raise status.error_of(error) from error
 
     return call
-
-
-def _file_batches(
-  contents: Sequence[bytes], max_images: int, room: int
-) -> Iterator[image_pb2.ImageBatch]:
-  batch: list[bytes] = []
-  size = 0
-  for content in contents:
-    each = len(content) + 16
-    if batch and (len(batch) == max_images or size + each > room):
-      yield image_pb2.ImageBatch(
-        encoded=image_pb2.EncodedImages(contents=batch)
-      )
-      batch, size = [], 0
-    batch.append(content)
-    size += each
-  if batch:
-    yield image_pb2.ImageBatch(encoded=image_pb2.EncodedImages(contents=batch))

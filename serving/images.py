@@ -1,38 +1,28 @@
 """Images of a request as arrays, within bounds.
 
 Whatever a stranger may send is bounded before it costs: the number of images,
-the pixels that a file's *header* states, then the decoding. Formats are an
-allow-list.
+the pixels that a file's *header* states, then the decoding, which is that of
+training (`tff_dpemb.images`).
 """
 
+import contextlib
 import dataclasses
-import io
-import struct
-import warnings
-import zlib
+import threading
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-import PIL.Image
 
 from protos.gen.dpemb.serving.v1 import image_pb2
 from serving import status
+from tff_dpemb import images as image_codec
 from tff_dpemb.export import signature as signature_lib
 
-# `_open` refuses by the pixels that a header states. For the whole process: a
-# filter that is set and taken back is not thread-safe.
-warnings.filterwarnings('ignore', category=PIL.Image.DecompressionBombWarning)
-
-_FORMATS = ('PNG', 'JPEG')
-_DECODE_ERRORS = (
-  OSError,
-  SyntaxError,  # Pillow: broken PNG chunks.
-  ValueError,
-  EOFError,
-  IndexError,
-  OverflowError,
-  struct.error,
-  zlib.error,
-)
+# Larger files are decoded one at a time, over all requests: each takes up to 12
+# bytes a pixel while its transparency is resolved, and there is a thread a
+# core. Who waits holds a thread, so nobody waits for long.
+_LARGE_PIXELS = 2**24
+_LARGE = threading.Lock()
+_TURN_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,19 +32,21 @@ class Limits:
   Attributes:
     max_message_bytes: Bytes of a request.
     max_images: Images, or query embeddings, of a request.
-    max_pixels: Pixels that an image file may state.
-    max_request_pixels: Pixels that all files of a request may state.
+    max_pixels: Pixels that an image file may state; as many as training reads.
+    max_request_pixels: Pixels that all files of a request may state; at least
+      `max_pixels`.
     max_neighbours: Neighbours of a query.
     max_pending_images: Images that wait or are worked on, over all requests.
     max_pending_bytes: Bytes of those requests.
 
   Raises:
-    status.InvalidValue: A limit is below 1.
+    status.InvalidValue: A limit is below 1, or no file of `max_pixels` could
+      be sent.
   """
 
   max_message_bytes: int = 16 * 2**20
   max_images: int = 256
-  max_pixels: int = 2**24
+  max_pixels: int = image_codec.MAX_PIXELS
   max_request_pixels: int = 2**26
   max_neighbours: int = 1000
   max_pending_images: int = 2048
@@ -65,6 +57,11 @@ class Limits:
       value = getattr(self, field.name)
       if value < 1:
         raise status.InvalidValue(f'{field.name} must be >= 1, got {value}.')
+    if self.max_request_pixels < self.max_pixels:
+      raise status.InvalidValue(
+        f'max_request_pixels must be >= max_pixels, {self.max_pixels}, got'
+        f' {self.max_request_pixels}.'
+      )
 
 
 def count_of(batch: image_pb2.ImageBatch) -> int:
@@ -101,6 +98,7 @@ def images_from_batch(
 
   Raises:
     status.InvalidRequest: The images break a rule.
+    status.Overloaded: Too many large files are read at the same time.
   """
   match batch.WhichOneof('images'):
     case 'raw':
@@ -140,17 +138,21 @@ def _from_raw(
 
 
 def _from_files(
-  contents, *, signature: signature_lib.Signature, limits: Limits
+  contents: Sequence[bytes],
+  *,
+  signature: signature_lib.Signature,
+  limits: Limits,
 ) -> np.ndarray:
   check_count(
     len(contents), limits=limits, field='images.encoded.contents', what='images'
   )
-  opened = []
+  headers: list[image_codec.Header] = []
   pixels = 0
   for index, content in enumerate(contents):
-    field = f'images.encoded.contents[{index}]'
-    opened.append(_open(content, field=field, limits=limits))
-    pixels += opened[-1].width * opened[-1].height
+    with _naming(index):
+      header = image_codec.read_header(content, max_pixels=limits.max_pixels)
+    headers.append(header)
+    pixels += header.pixels
     if pixels > limits.max_request_pixels:
       raise status.InvalidRequest(
         'images.encoded.contents must state at most'
@@ -158,54 +160,40 @@ def _from_files(
         f' first {index + 1}; split the request or send smaller images.',
         field='images.encoded.contents',
       )
-  images = np.empty([len(opened), *signature.image_shape], np.uint8)
-  for index, image in enumerate(opened):
-    images[index] = _decode(
-      image,
-      signature.image_shape,
-      field=f'images.encoded.contents[{index}]',
-    )
+  images = np.empty([len(contents), *signature.image_shape], np.uint8)
+  for index, (content, header) in enumerate(
+    zip(contents, headers, strict=True)
+  ):
+    with _naming(index), _turn_of(header):
+      images[index] = image_codec.decode(
+        content, signature.image_shape, max_pixels=limits.max_pixels
+      )
   return images
 
 
-def _open(content: bytes, *, field: str, limits: Limits) -> PIL.Image.Image:
-  """Reads the header only."""
+@contextlib.contextmanager
+def _naming(index: int) -> Iterator[None]:
+  """Turns the decoder's refusal of a file into one of the request."""
+  field = f'images.encoded.contents[{index}]'
   try:
-    image = PIL.Image.open(io.BytesIO(content), formats=_FORMATS)
-    pixels = image.width * image.height
-  except PIL.Image.DecompressionBombError:
-    pixels = None
-  except _DECODE_ERRORS as error:
-    raise status.InvalidRequest(
-      f'{field} must be a PNG or JPEG file, got {len(content)} bytes of'
-      ' something else.',
-      field=field,
-    ) from error
-  if pixels is None or pixels > limits.max_pixels:
-    raise status.InvalidRequest(
-      f'{field} must state at most {limits.max_pixels} pixels, got'
-      f' {pixels or "far more"}; send a smaller image.',
-      field=field,
+    yield
+  except image_codec.ImageError as error:
+    raise status.InvalidRequest(f'{field} {error.rule}', field=field) from error
+
+
+@contextlib.contextmanager
+def _turn_of(header: image_codec.Header) -> Iterator[None]:
+  """Holds the turn of a large file; `status.Overloaded` if none comes."""
+  if header.pixels <= _LARGE_PIXELS:
+    yield
+    return
+  if not _LARGE.acquire(timeout=_TURN_SECONDS):
+    raise status.Overloaded(
+      f'files of over {_LARGE_PIXELS} pixels must be read one at a time, and'
+      f' no turn came in {_TURN_SECONDS:g} seconds; try again in a second or'
+      ' send smaller images.'
     )
-  return image
-
-
-def _decode(
-  image: PIL.Image.Image, image_shape: tuple[int, int, int], *, field: str
-) -> np.ndarray:
-  """Returns uint8 [H, W, C]; the same steps as the export's `embed_bytes`."""
-  height, width, channels = image_shape
   try:
-    if image.mode in ('I', 'I;16', 'I;16B', 'I;16L'):
-      # 16-bit grey: keep the high byte; Pillow's own conversion would clip.
-      high = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255)
-      image = PIL.Image.fromarray(high.astype(np.uint8))
-    image = image.convert('L' if channels == 1 else 'RGB')
-    if image.size != (width, height):
-      image = image.resize((width, height), PIL.Image.Resampling.BILINEAR)
-  except _DECODE_ERRORS as error:
-    raise status.InvalidRequest(
-      f'{field} must be a whole image file, got a damaged one; send it again.',
-      field=field,
-    ) from error
-  return np.asarray(image, np.uint8).reshape(image_shape)
+    yield
+  finally:
+    _LARGE.release()

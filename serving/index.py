@@ -18,8 +18,9 @@ proposes candidates and the final order is decided here.
 import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import faiss
 import numpy as np
@@ -28,7 +29,6 @@ from serving import status
 from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
 
-SCHEMA = 'dpemb.index/1'
 VECTORS = 'vectors.faiss'
 ITEMS = 'items.json'
 MANIFEST = 'manifest.json'
@@ -37,6 +37,29 @@ MANIFEST = 'manifest.json'
 # each, whatever the order of summation; twice that for safety.
 _SLACK_PER_DIMENSION = 2.0**-22
 _SPARE = 16  # candidates fetched beyond k at first
+
+
+class Manifest(documents.Manifest):
+  """`manifest.json` of an index.
+
+  Attributes:
+    kind: How the vectors are searched.
+    model_digest: Of the export that embedded the items.
+    dimension: Numbers in a vector.
+    count: Items.
+    normalised: The vectors are of unit L2 norm.
+    index_digest: The digest of `files`.
+  """
+
+  remedy = 'build it again with `dpemb index`'
+
+  schema_name: Literal['dpemb.index/2'] = documents.schema('dpemb.index/2')
+  kind: Literal['flat_inner_product'] = 'flat_inner_product'
+  model_digest: documents.Sha256
+  dimension: documents.PositiveCount
+  count: documents.PositiveCount
+  normalised: Literal[True] = True
+  index_digest: documents.Sha256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +81,7 @@ class Index:
     *,
     ids: Sequence[str],
     labels: Sequence[str],
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
   ) -> None:
     self._flat = flat
     self._vectors = faiss.rev_swig_ptr(
@@ -66,17 +89,17 @@ class Index:
     ).reshape(flat.ntotal, flat.d)
     self.ids = tuple(ids)
     self.labels = tuple(labels)
-    self.manifest = dict(manifest)
+    self.manifest = manifest
 
   @property
   def model_digest(self) -> str:
     """Digest of the model that embedded the items."""
-    return self.manifest['model_digest']
+    return self.manifest.model_digest
 
   @property
   def digest(self) -> str:
     """SHA-256 of the index's files (hex)."""
-    return self.manifest['digest']
+    return self.manifest.index_digest
 
   @property
   def dimension(self) -> int:
@@ -189,9 +212,10 @@ def build(
     raise status.InvalidValue(
       f'ids must be distinct, got {len(ids) - len(set(ids))} repeated.'
     )
-  if not model_digest:
+  if not re.fullmatch('[0-9a-f]{64}', model_digest):
     raise status.InvalidValue(
-      "model_digest must be the export's digest, got an empty string."
+      "model_digest must be the export's digest (64 hex digits), got"
+      f' {model_digest!r}.'
     )
   flat = faiss.IndexFlatIP(vectors.shape[1])
   flat.add(vectors)
@@ -205,17 +229,14 @@ def build(
       files = {
         name: storage.sha256_of(directory / name) for name in (VECTORS, ITEMS)
       }
-      manifest = {
-        'schema': SCHEMA,
-        'kind': 'flat_inner_product',
-        'model_digest': model_digest,
-        'dimension': int(vectors.shape[1]),
-        'count': len(vectors),
-        'normalised': True,
-        'digest': documents.digest_of_files(files),
-        'files': files,
-      }
-      storage.atomic_write_json(directory / MANIFEST, manifest)
+      manifest = Manifest(
+        model_digest=model_digest,
+        dimension=int(vectors.shape[1]),
+        count=len(vectors),
+        index_digest=documents.digest_of_files(files),
+        files=files,
+      )
+      manifest.write(directory / MANIFEST)
   except storage.ArtifactError as error:
     raise status.IndexDamaged(str(error)) from error
   return Index(flat, ids=ids, labels=labels, manifest=manifest)
@@ -229,20 +250,19 @@ def load(path: str | os.PathLike[str]) -> Index:
   """
   path = pathlib.Path(path)
   try:
-    manifest = storage.read_json(path / MANIFEST)
-    if not isinstance(manifest, dict) or manifest.get('schema') != SCHEMA:
-      raise _damaged(path, f'{MANIFEST!r} must have schema {SCHEMA!r}')
-    for name in (VECTORS, ITEMS):
-      if storage.sha256_of(path / name) != manifest['files'][name]:
-        raise _damaged(path, f'{name!r} has another SHA-256 than the manifest')
-    if documents.digest_of_files(manifest['files']) != manifest['digest']:
+    manifest = Manifest.read(path / MANIFEST)
+    if sorted(manifest.files) != sorted((VECTORS, ITEMS)):
+      raise _damaged(path, 'the manifest lists other files than an index has')
+    for problem in manifest.file_problems(path):
+      raise _damaged(path, problem)
+    if manifest.files_digest != manifest.index_digest:
       raise _damaged(path, 'the manifest has another digest than its files')
     items = storage.read_json(path / ITEMS)
     flat: Any = faiss.deserialize_index(
       np.frombuffer((path / VECTORS).read_bytes(), np.uint8)
     )
     found = {flat.ntotal, len(items['ids']), len(items['labels'])}
-    if found != {manifest['count']} or flat.d != manifest['dimension']:
+    if found != {manifest.count} or flat.d != manifest.dimension:
       raise _damaged(path, 'the files and the manifest differ in size')
     return Index(
       flat, ids=items['ids'], labels=items['labels'], manifest=manifest

@@ -81,7 +81,7 @@ _HOMES = {
   'matplotlib': ('launch',),
   'opendp': ('clustering',),
   'packaging': ('launch',),
-  'PIL': ('images', 'data', 'serving', 'launch'),
+  'PIL': ('images', 'data', 'launch'),
   'pyarrow': ('data', 'pipelines'),
   'pydantic': ('config', 'artifacts', 'launch'),
   'rfc8785': ('artifacts',),

@@ -235,7 +235,7 @@ def embed(
   deadline_seconds: float,
   output: str | None,
 ) -> None:
-  """Ask a server for the embeddings of image files (PNG or JPEG).
+  """Ask a server for the embeddings of image files.
 
   Prints one JSON line a file, or writes one array with --output.
 

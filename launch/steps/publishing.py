@@ -22,6 +22,7 @@ from serving import index as index_lib
 from tff_dpemb.artifacts import storage
 from tff_dpemb.data import user_store
 from tff_dpemb.evaluation import classification
+from tff_dpemb.export import manifest
 from tff_dpemb.export import registry
 from tff_dpemb.models import embedding_model
 from tff_dpemb.pipelines import assessment
@@ -73,7 +74,9 @@ def export(run: Run) -> None:
         parity_images=images,
         min_cosine=run.config.export.min_cosine,
         certificate=certify,
-        extra={'run': run.config.name, 'config_digest': run.config.digest()},
+        extra=manifest.Extra(
+          run=run.config.name, config_digest=run.config.digest()
+        ),
         name=run.config.name,
       )
     _write_page(published.path)
@@ -84,7 +87,7 @@ def export(run: Run) -> None:
         'version': published.version,
         'model_digest': published.digest,
         'min_cosine': published.min_cosine,
-        'parity': dict(published.parity),
+        'parity': published.parity.to_json(),
         'saved_model': str(published.path / registry.SAVED_MODEL),
         'tflite': str(published.path / registry.TFLITE),
       },

@@ -54,6 +54,7 @@ def conv_model(build_conv):
 @pytest.fixture(scope='session')
 def published(tmp_path_factory, conv_model, random_images):
   """One published version, for tests that only read it."""
+  from tff_dpemb.export import manifest
   from tff_dpemb.export import registry
 
   return registry.publish(
@@ -63,6 +64,6 @@ def published(tmp_path_factory, conv_model, random_images):
     parity_images=random_images(16),
     min_cosine=0.9999,
     certificate={'schema': 'test', 'simulation': False},
-    extra={'config_digest': 'abc'},
+    extra=manifest.Extra(run='faces', config_digest='ab' * 32),
     name='faces',
   )

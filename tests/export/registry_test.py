@@ -26,7 +26,6 @@ def _publish(root, model, images, **changes):
     'parity_images': images,
     'min_cosine': 0.9999,
     'certificate': None,
-    'extra': {},
   } | changes
   return registry.publish(root, model, **arguments)
 
@@ -42,7 +41,9 @@ def test_published_version(published):
   assert export.image_shape == SHAPE
   assert export.embedding_dim == 8
   assert export.certificate == {'schema': 'test', 'simulation': False}
-  assert export.manifest['extra'] == {'config_digest': 'abc'}
+  assert export.manifest.extra.config_digest == 'ab' * 32
+  assert export.manifest.parity == published.parity
+  assert export.manifest.min_cosine == 0.9999
   assert registry.verify(published.path) == []
 
 
@@ -124,7 +125,7 @@ def _truncate(path):
 
 def _edit_manifest(path):
   manifest = json.loads((path / 'manifest.json').read_text())
-  manifest['digest'] = '0' * 64
+  manifest['model_digest'] = '0' * 64
   (path / 'manifest.json').write_text(json.dumps(manifest))
 
 
@@ -146,6 +147,18 @@ def _edit_certificate(path):
     (lambda p: (p / 'manifest.json').unlink(), 'must be a readable file'),
     (lambda p: (p / 'manifest.json').write_text('{'), 'must be JSON'),
     (lambda p: (p / 'manifest.json').write_text('{}'), 'must have schema'),
+    (
+      lambda p: (p / 'manifest.json').write_text(
+        '{"schema": "dpemb.export/1"}'
+      ),
+      "'dpemb.export/2', got 'dpemb.export/1'; publish the model again",
+    ),
+    (
+      lambda p: (p / 'manifest.json').write_text(
+        '{"schema": "dpemb.export/2"}'
+      ),
+      'version must be there',
+    ),
     (
       lambda p: (p / 'saved_model' / 'more').write_text(''),
       "'saved_model/more' is not in the manifest",

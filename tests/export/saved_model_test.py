@@ -8,6 +8,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from tff_dpemb import images
 from tff_dpemb.export import registry
 from tff_dpemb.export import signature
 
@@ -52,13 +53,104 @@ def test_lossless_bytes_embed_as_their_pixels(loaded, random_images):
   )
 
 
-def test_transparency_is_dropped(loaded, random_images):
+# Pictures that differ in how hard they are on a filter: {name: of a size}.
+_PICTURES = {
+  'photograph': lambda rng, height, width: np.asarray(
+    PIL.Image.fromarray(
+      rng.integers(0, 256, [height // 8 + 2, width // 8 + 2, 3], np.uint8)
+    ).resize((width, height), PIL.Image.Resampling.BICUBIC)
+  ),
+  'noise': lambda rng, height, width: rng.integers(
+    0, 256, [height, width, 3], np.uint8
+  ),
+  'black and white': lambda rng, height, width: (
+    255 * rng.integers(0, 2, [height, width, 3], np.uint8)
+  ),
+}
+
+
+def _upright_files(image, rng):
+  """Returns the picture in the forms that the graph reads."""
+  opacity = rng.integers(0, 256, image.shape[:2], np.uint8)
+  deep = (image[..., 0].astype(np.uint16) << 8) + opacity
+  paletted = PIL.Image.fromarray(image).quantize(64)
+  file = io.BytesIO()
+  paletted.save(file, 'PNG', transparency=bytes(range(0, 256, 4)))
+  cmyk = io.BytesIO()
+  PIL.Image.fromarray(image).convert('CMYK').save(cmyk, 'JPEG')
+  return {
+    'PNG': _encode(image, 'PNG'),
+    'PNG, transparent': _encode(np.dstack([image, opacity]), 'PNG'),
+    'PNG, grey': _encode(image[..., 0], 'PNG'),
+    'PNG, grey, transparent': _encode(
+      np.dstack([image[..., 0], opacity]), 'PNG'
+    ),
+    'PNG, 16 bits': _encode(deep, 'PNG'),
+    'PNG, palette, transparent': file.getvalue(),
+    'JPEG': _encode(image, 'JPEG', quality=90),
+    'JPEG, progressive': _encode(image, 'JPEG', progressive=True),
+    'JPEG, full colour': _encode(image, 'JPEG', subsampling=0),
+    'JPEG, grey': _encode(image[..., 0], 'JPEG'),
+    'JPEG, CMYK': cmyk.getvalue(),
+  }
+
+
+@pytest.mark.parametrize('image_shape', [(28, 28, 1), (32, 24, 3)])
+def test_decodes_as_the_one_decoder_to_the_stated_bound(image_shape):
+  import tensorflow as tf
+
+  from tff_dpemb.export import saved_model
+
+  decode = tf.function(
+    lambda content: saved_model.decode_image(content, image_shape=image_shape),
+    input_signature=[tf.TensorSpec([], tf.string)],
+  )
+  stated = signature.build_signature(image_shape, 8).decoding
+  rng = np.random.default_rng(0)
+  worst = {'max': 0, 'mean': 0.0}
+  sizes = [(28, 28), (9, 11), (60, 49), (130, 97), (300, 450), (11, 260)]
+  for height, width in sizes:
+    for name, make in _PICTURES.items():
+      files = _upright_files(make(rng, height, width), rng)
+      for kind, content in files.items():
+        expected = images.decode(content, image_shape).astype(int)
+        off = np.abs(decode(content).numpy() - expected)
+        case = f'{kind} of {name} {height} x {width}'
+        assert off.max() <= stated.max_difference, case
+        assert off.mean() <= stated.max_mean_difference, case
+        worst['max'] = max(worst['max'], off.max())
+        worst['mean'] = max(worst['mean'], off.mean())
+  # The statement is no looser than it has to be.
+  assert worst['max'] == stated.max_difference
+  assert worst['mean'] > stated.max_mean_difference / 10
+
+
+def test_transparency_is_laid_on_black(loaded, random_images):
   image = random_images(1)[0]
   alpha = np.full([*image.shape[:2], 1], 7, np.uint8)
   encoded = _encode(np.concatenate([image, alpha], axis=2), 'PNG')
+  on_black = np.rint(image * (7 / 255)).astype(np.uint8)
+  np.testing.assert_array_equal(
+    loaded.embed_bytes([encoded]), loaded.embed(on_black[np.newaxis])
+  )
+
+
+def test_the_graph_ignores_the_orientation_as_it_states(loaded, random_images):
+  image = random_images(1)[0]
+  exif = PIL.Image.Exif()
+  exif[0x0112] = 3  # Upside down.
+  encoded = _encode(image, 'PNG', exif=exif)
+  upright = images.decode(encoded, image.shape)
+  np.testing.assert_array_equal(upright, np.rot90(image, 2))
   np.testing.assert_array_equal(
     loaded.embed_bytes([encoded]), loaded.embed(image[np.newaxis])
   )
+
+
+@pytest.mark.parametrize('form', ['GIF', 'BMP', 'WEBP', 'TIFF', 'PPM'])
+def test_other_formats_are_refused_as_stated(loaded, random_images, form):
+  with pytest.raises(signature.ExportError, match='PNG or JPEG'):
+    loaded.embed_bytes([_encode(random_images(1)[0], form)])
 
 
 def test_undecodable_bytes_are_refused(loaded):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tff_dpemb.artifacts import documents
 from tff_dpemb.export import signature
 
 
@@ -17,13 +18,13 @@ from tff_dpemb.export import signature
 )
 def test_refuses_shapes(shape, dim, message):
   with pytest.raises(signature.ExportError, match=message):
-    signature.Signature(shape, dim)
+    signature.build_signature(shape, dim)
 
 
 def test_json_round_trip():
-  expected = signature.Signature((28, 24, 1), 16)
+  expected = signature.build_signature((28, 24, 1), 16)
   content = expected.to_json()
-  assert signature.signature_from_json(content) == expected
+  assert signature.Signature.from_json(content) == expected
   assert set(content['saved_model']) == {
     'embed_uint8',
     'embed_bytes',
@@ -33,9 +34,32 @@ def test_json_round_trip():
   assert images['shape'] == [None, 28, 24, 1]
 
 
-def test_malformed_json_is_refused():
-  with pytest.raises(signature.ExportError, match='damaged'):
-    signature.signature_from_json({'image_shape': [1, 2]})
+def test_states_what_the_graph_cannot_do():
+  decoding = signature.build_signature((28, 24, 1), 16).to_json()['decoding']
+  assert decoding['exif_orientation'] == 'ignored'
+  assert decoding['size_limit'] == 'none'
+  assert decoding['formats'] == ['PNG', 'JPEG']
+  assert (decoding['max_difference'], decoding['max_mean_difference']) == (
+    1,
+    0.01,
+  )
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'image_shape': [1, 2]}, 'image_shape'),
+    ({'image_shape': [28, 24, 2]}, 'must have 1 or 3 channels, got 2'),
+    ({'embedding_dim': 0}, 'embedding_dim must be >= 1, got 0'),
+    ({'embedding_dim': 17}, 'must state the calls of image_shape'),
+    ({'tflite': {}}, 'must state the calls of image_shape'),
+    ({'decoding': {'exif_orientation': 'applied'}}, 'exif_orientation must be'),
+  ],
+)
+def test_malformed_json_is_refused(changes, message):
+  content = signature.build_signature((28, 24, 1), 16).to_json()
+  with pytest.raises(documents.DocumentError, match=message):
+    signature.Signature.from_json(content | changes)
 
 
 @pytest.mark.parametrize(
@@ -48,4 +72,4 @@ def test_malformed_json_is_refused():
 )
 def test_check_images_names_the_expected_shape(images):
   with pytest.raises(signature.ExportError, match=r'uint8 \[N, 28, 24, 1\]'):
-    signature.Signature((28, 24, 1), 4).check_images(images)
+    signature.build_signature((28, 24, 1), 4).check_images(images)

@@ -2,8 +2,6 @@
 
 import io
 import struct
-import subprocess
-import sys
 import zlib
 
 import numpy as np
@@ -13,10 +11,11 @@ import pytest
 from protos.gen.dpemb.serving.v1 import image_pb2
 from serving import images as images_lib
 from serving import status
+from tff_dpemb import images as image_codec
 from tff_dpemb.export import signature as signature_lib
 
-SIGNATURE = signature_lib.Signature((12, 10, 3), 4)
-GREY = signature_lib.Signature((12, 10, 1), 4)
+SIGNATURE = signature_lib.build_signature((12, 10, 3), 4)
+GREY = signature_lib.build_signature((12, 10, 1), 4)
 LIMITS = images_lib.Limits(
   max_images=3, max_pixels=10_000, max_request_pixels=12_000
 )
@@ -67,7 +66,7 @@ def _decode(batch, signature=SIGNATURE):
 _RNG = np.random.default_rng(0)
 _COLOUR = _RNG.integers(0, 256, [12, 10, 3], dtype=np.uint8)
 _WHOLE = _file(np.repeat(np.repeat(_COLOUR, 6, 0), 6, 1), 'JPEG')
-_GIF = _file(_COLOUR[..., 0], 'GIF')
+_ICO = _file(_COLOUR, 'ICO')
 
 BAD = {
   'nothing': (image_pb2.ImageBatch(), 'images', 'images must be set'),
@@ -114,17 +113,17 @@ BAD = {
   'empty file': (
     _files(b''),
     'images.encoded.contents[0]',
-    'PNG or JPEG file, got 0 bytes',
+    'must not be empty, got 0 bytes',
   ),
   'not an image': (
     _files(_file(_COLOUR), b'hello'),
     'images.encoded.contents[1]',
-    'PNG or JPEG file, got 5 bytes',
+    'must be one of PNG, JPEG, WEBP, .*, got 5 other bytes',
   ),
   'another format': (
-    _files(_GIF),
+    _files(_ICO),
     'images.encoded.contents[0]',
-    'must be a PNG or JPEG file',
+    'must be one of PNG, JPEG, WEBP, BMP, GIF, PPM, TIFF, got',
   ),
   'bomb': (
     _files(_png_header(30_000, 30_000)),
@@ -134,7 +133,7 @@ BAD = {
   'over the cap': (
     _files(_png_header(101, 100)),
     'images.encoded.contents[0]',
-    'at most 10000 pixels, got 10100; send a smaller image',
+    'at most 10000 pixels, got 101 x 100; shrink it first',
   ),
   'over the cap together': (
     _files(_png_header(100, 100), _png_header(100, 100)),
@@ -144,12 +143,12 @@ BAD = {
   'header only': (
     _files(_png_header(10, 12)),
     'images.encoded.contents[0]',
-    'whole image file, got a damaged one',
+    'must be whole, got a damaged one',
   ),
   'truncated': (
     _files(_WHOLE[: len(_WHOLE) // 2]),
     'images.encoded.contents[0]',
-    'whole image file, got a damaged one',
+    'must be whole, got a damaged one',
   ),
 }
 
@@ -177,15 +176,24 @@ def test_lossless_files_are_kept():
   )
 
 
-def test_transparency_is_dropped():
-  alpha = np.concatenate([_COLOUR, np.zeros([12, 10, 1], np.uint8)], axis=2)
-  np.testing.assert_array_equal(_decode(_files(_file(alpha)))[0], _COLOUR)
+def test_transparency_is_laid_on_black():
+  alpha = np.full([12, 10, 1], 128, np.uint8)
+  actual = _decode(_files(_file(np.concatenate([_COLOUR, alpha], axis=2))))[0]
+  np.testing.assert_array_equal(actual, np.rint(_COLOUR * (128 / 255)))
 
 
 def test_sixteen_bit_grey_keeps_the_high_byte():
   wide = (_COLOUR[..., 0].astype(np.uint16) << 8) + 37
   np.testing.assert_array_equal(
     _decode(_files(_file(wide)), GREY)[0, ..., 0], _COLOUR[..., 0]
+  )
+
+
+@pytest.mark.parametrize('form', ['WEBP', 'GIF', 'BMP', 'TIFF', 'PPM'])
+def test_reads_what_import_reads(form):
+  options = {'lossless': True} if form == 'WEBP' else {}
+  np.testing.assert_array_equal(
+    _decode(_files(_file(_COLOUR, form, **options)))[0], _COLOUR
   )
 
 
@@ -202,22 +210,50 @@ def test_other_sizes_are_resized():
   assert (actual[0] == 200).all()
 
 
-def test_limits_must_be_positive():
-  with pytest.raises(ValueError, match='max_images must be >= 1, got 0'):
-    images_lib.Limits(max_images=0)
+def test_the_last_bad_header_is_found_before_the_first_file_is_decoded():
+  """The first file is damaged, which only decoding finds out."""
+  damaged = _WHOLE[: len(_WHOLE) // 2]
+  with pytest.raises(status.InvalidRequest, match='at most 10000') as caught:
+    _decode(_files(damaged, _png_header(101, 100)))
+  assert caught.value.field == 'images.encoded.contents[1]'
 
 
-def test_pillow_does_not_warn_of_what_is_refused():
-  code = (
-    'from serving import images\n'
-    f'content = {_png_header(10_000, 10_000)!r}\n'
-    'try:\n'
-    '  images._open(content, field="f", limits=images.Limits())\n'
-    'except images.status.InvalidRequest as error:\n'
-    '  print(error)\n'
-  )
-  result = subprocess.run(
-    [sys.executable, '-c', code], capture_output=True, text=True, check=True
-  )
-  assert 'got 100000000' in result.stdout
-  assert 'DecompressionBomb' not in result.stderr
+def test_large_files_are_decoded_one_at_a_time(monkeypatch):
+  monkeypatch.setattr(images_lib, '_LARGE_PIXELS', 120)
+  held = []
+  decode = images_lib.image_codec.decode
+
+  def watched(*arguments, **options):
+    held.append(images_lib._LARGE.locked())
+    return decode(*arguments, **options)
+
+  monkeypatch.setattr(images_lib.image_codec, 'decode', watched)
+  _decode(_files(_file(_COLOUR), _WHOLE, _file(_COLOUR)))
+  assert held == [False, True, False]
+  assert not images_lib._LARGE.locked()
+  monkeypatch.setattr(images_lib, '_TURN_SECONDS', 0.0)
+  with images_lib._LARGE:
+    with pytest.raises(status.Overloaded, match='over 120 pixels .*try again'):
+      _decode(_files(_WHOLE))
+    _decode(_files(_file(_COLOUR)))
+
+
+@pytest.mark.parametrize(
+  ('values', 'message'),
+  [
+    ({'max_images': 0}, 'max_images must be >= 1, got 0'),
+    (
+      {'max_pixels': 100, 'max_request_pixels': 99},
+      'max_request_pixels must be >= max_pixels, 100, got 99',
+    ),
+  ],
+)
+def test_bad_limits(values, message):
+  with pytest.raises(ValueError, match=message):
+    images_lib.Limits(**values)
+
+
+def test_a_file_that_import_takes_is_taken_by_default():
+  limits = images_lib.Limits()
+  assert limits.max_pixels == image_codec.MAX_PIXELS
+  assert limits.max_request_pixels >= limits.max_pixels

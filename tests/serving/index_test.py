@@ -8,6 +8,8 @@ import pytest
 from serving import index as index_lib
 from serving import status
 
+_MODEL = 'ab' * 32
+
 
 def _unit(rng, count, dim):
   rows = rng.normal(size=[count, dim])
@@ -16,7 +18,7 @@ def _unit(rng, count, dim):
 
 def _build(path, vectors, **changes):
   arguments = {'ids': [str(i) for i in range(len(vectors))]} | changes
-  return index_lib.build(path, vectors, model_digest='m', **arguments)
+  return index_lib.build(path, vectors, model_digest=_MODEL, **arguments)
 
 
 @pytest.fixture(scope='module')
@@ -69,7 +71,7 @@ def test_neighbours(built):
   found = index_lib.load(path)
   assert len(found) == 3000
   assert found.dimension == 24
-  assert found.model_digest == 'm'
+  assert found.model_digest == _MODEL
   first = found.neighbours(5 * vectors[[17]], 2)[0][0]
   assert (first.id, first.label, first.position) == ('17', '2', 17)
   assert first.score == pytest.approx(1, abs=1e-6)
@@ -108,12 +110,13 @@ def test_bad_query(built, queries, k, message):
     (np.zeros([0, 3]), {}, 'at least 1 row'),
     (np.zeros([1, 3]), {}, 'embeddings must be finite and not zero'),
     (np.eye(3), {'model_digest': ''}, 'model_digest must be'),
+    (np.eye(3), {'model_digest': 'm'}, r"\(64 hex digits\), got 'm'"),
   ],
 )
 def test_bad_items(tmp_path, vectors, changes, message):
   arguments = {
     'ids': [str(i) for i in range(len(vectors))],
-    'model_digest': 'm',
+    'model_digest': _MODEL,
   } | changes
   with pytest.raises(ValueError, match=message):
     index_lib.build(tmp_path / 'index', vectors, **arguments)
@@ -144,12 +147,19 @@ def _edit(path, **changes):
   [
     (lambda p: _flip(p / 'vectors.faiss'), "'vectors.faiss' has another SHA"),
     (lambda p: _flip(p / 'items.json'), "'items.json' has another SHA"),
-    (lambda p: (p / 'items.json').unlink(), 'must be a readable file'),
+    (lambda p: (p / 'items.json').unlink(), "'items.json' is missing"),
     (lambda p: (p / 'manifest.json').unlink(), 'must be a readable file'),
-    (lambda p: _edit(p, schema='x'), 'must have schema'),
+    (
+      lambda p: _edit(p, schema='dpemb.index/1'),
+      "must have schema 'dpemb.index/2', got 'dpemb.index/1'; build it again",
+    ),
     (lambda p: _edit(p, count=4), 'differ in size'),
-    (lambda p: _edit(p, digest='0'), 'another digest'),
-    (lambda p: _edit(p, files=None), 'TypeError'),
+    (lambda p: _edit(p, index_digest='0' * 64), 'another digest'),
+    (lambda p: _edit(p, index_digest='0'), 'index_digest must match'),
+    (lambda p: _edit(p, files=None), 'files must be an object, got None'),
+    (lambda p: _edit(p, files={}), 'lists other files than an index has'),
+    (lambda p: _edit(p, normalised=False), 'normalised must be one of True'),
+    (lambda p: _edit(p, more=1), 'more is not part of this form'),
   ],
 )
 def test_damaged_index_is_refused(tmp_path, damage, message):
@@ -159,3 +169,29 @@ def test_damaged_index_is_refused(tmp_path, damage, message):
   with pytest.raises(status.IndexDamaged, match=message) as caught:
     index_lib.load(path)
   assert '\n' not in str(caught.value)
+
+
+# As written on the day of this form: it must go on to be read.
+_KEPT = """{
+  "schema": "dpemb.index/2",
+  "files": {
+    "vectors.faiss": "a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0",
+    "items.json": "b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0"
+  },
+  "kind": "flat_inner_product",
+  "model_digest": "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
+  "dimension": 24,
+  "count": 3000,
+  "normalised": true,
+  "index_digest": "3e03723e48599a94d06606f298207859736982f384089c9dc23c6798e29e8454"
+}"""
+
+
+def test_kept_manifest_is_read():
+  kept = index_lib.Manifest.from_json(json.loads(_KEPT))
+  assert kept.files_digest == kept.index_digest
+  assert (
+    kept.digest
+    == 'b0c193406f059934878581fef3a60f1df71af65659e5b1d414be306cd10ed43a'
+  )
+  assert kept.to_json() == json.loads(_KEPT)

@@ -3,6 +3,8 @@
 import grpc
 import numpy as np
 import pytest
+from PIL import Image
+from PIL import PngImagePlugin
 
 from protos.gen.dpemb.serving.v1 import embedding_service_pb2
 from protos.gen.dpemb.serving.v1 import embedding_service_pb2_grpc
@@ -17,6 +19,7 @@ from serving import index as index_lib
 from serving import server
 from serving import servicer
 from serving import status
+from tff_dpemb import images as image_codec
 
 _ONE_IMAGE = np.zeros([1, 12, 10, 3], np.uint8)
 
@@ -104,7 +107,7 @@ class TestAnswers:
   def test_files_embed_as_the_export_embeds_them(
     self, answers, export, encode, random_images, shape, form, options
   ):
-    """Two decoders, Pillow's and TensorFlow's, one embedding space."""
+    """As the one decoder reads them, and nearly as the export's graph does."""
     image = random_images(1, shape, seed=3)[0]
     # Smooth, as pictures are; noise would test the resampling filter only.
     ramp = np.linspace(0, 200, shape[0])[:, np.newaxis]
@@ -116,8 +119,12 @@ class TestAnswers:
       embedding_service_pb2.EmbedRequest(images=_files(content))
     )
     actual = servicer.embeddings_from_proto(response.embeddings)
-    expected = export.embed_bytes([content])
-    assert (actual * expected).sum(axis=1).min() >= 0.999
+    pixels = image_codec.decode(content, export.image_shape)
+    for expected, least in (
+      (export.embed(pixels[np.newaxis]), 0.99999),
+      (export.embed_bytes([content]), 0.9999),
+    ):
+      assert (actual * expected).sum(axis=1).min() >= least
 
   def test_searches_by_embedding(self, answers, export, gallery):
     queries = gallery.embeddings[:4] + np.float32(0.01)
@@ -201,7 +208,7 @@ class TestAnswers:
         'images.raw',
         '1 to 32 images, got 33',
       ),
-      (_files(b'x'), 'images.encoded.contents[0]', 'PNG or JPEG'),
+      (_files(b'x'), 'images.encoded.contents[0]', 'must be one of PNG'),
     ],
   )
   def test_refuses_bad_images(self, answers, images, field, message):
@@ -362,6 +369,37 @@ class TestClient:
     images = random_images(40)
     actual = client.embed([encode(image) for image in images])
     assert (actual * export.embed(images)).sum(axis=1).min() >= 0.9999
+
+  def test_splits_files_by_the_pixels_that_they_state(
+    self, client, export, encode, random_images
+  ):
+    large = random_images(8, (90, 90, 3))  # 3 a request.
+    files = [encode(image) for image in large]
+    pixels = [image_codec.decode(file, export.image_shape) for file in files]
+    expected = export.embed(np.stack(pixels))
+    assert (client.embed(files) * expected).sum(axis=1).min() >= 0.99999
+
+  def test_a_file_over_the_message_cap_is_read_here(
+    self, client, export, encode, random_images
+  ):
+    """In its place among the others, and as the server would read it."""
+    comment = PngImagePlugin.PngInfo()
+    comment.add_text('comment', 'x' * 70_000)
+    exif = Image.Exif()
+    exif[0x0112] = 3  # Upside down.
+    images = random_images(3, (40, 30, 3))
+    files = [
+      encode(images[0]),
+      encode(images[1], pnginfo=comment, exif=exif),
+      encode(images[2]),
+    ]
+    pixels = [image_codec.decode(file, export.image_shape) for file in files]
+    expected = export.embed(np.stack(pixels))
+    assert (client.embed(files) * expected).sum(axis=1).min() >= 0.99999
+    with pytest.raises(
+      status.InvalidRequest, match=r'images\[1\] must be one of PNG, JPEG'
+    ):
+      client.embed([files[0], b'x' * 70_000])
 
   def test_search(self, client, gallery):
     by_image = client.search(images=gallery.images[:40], k=3)

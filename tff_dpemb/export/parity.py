@@ -5,12 +5,12 @@ the report, and the index built from it, untrue. So an export is measured
 before it is published, and refused below a cosine.
 """
 
-import dataclasses
 import os
 
 import numpy as np
 import tensorflow as tf
 
+from tff_dpemb.export import manifest
 from tff_dpemb.export import saved_model
 from tff_dpemb.export import signature
 from tff_dpemb.export import tflite
@@ -19,28 +19,6 @@ from tff_dpemb.models import embedding_model
 ExportError = signature.ExportError
 
 _TFLITE_BATCHES = (1, 4)  # besides all images at once
-
-
-@dataclasses.dataclass(frozen=True)
-class Parity:
-  """Smallest cosine between the live model's embedding and an artefact's.
-
-  Attributes:
-    saved_model: Over the `embed_uint8` signature.
-    saved_model_bytes: Over `embed_bytes`, the images encoded as PNG.
-    tflite: Over batches of 1, of 4 and of all images.
-    num_images: How many images were compared.
-  """
-
-  saved_model: float
-  saved_model_bytes: float
-  tflite: float
-  num_images: int
-
-  @property
-  def min_cosine(self) -> float:
-    """The smallest of all of them."""
-    return min(self.saved_model, self.saved_model_bytes, self.tflite)
 
 
 def min_cosine(expected: np.ndarray, actual: np.ndarray) -> float:
@@ -74,7 +52,7 @@ def measure(
   *,
   saved_model_directory: str | os.PathLike[str],
   tflite_path: str | os.PathLike[str],
-) -> Parity:
+) -> manifest.Parity:
   """Returns the parity of both artefacts with `backbone`.
 
   Args:
@@ -97,7 +75,7 @@ def measure(
   for batch_size in _TFLITE_BATCHES:
     actual = lite.embed(images[:batch_size])
     lite_cosines.append(min_cosine(expected[:batch_size], actual))
-  return Parity(
+  return manifest.Parity(
     saved_model=min_cosine(expected, loaded.embed(images)),
     saved_model_bytes=min_cosine(expected, loaded.embed_bytes(encoded)),
     tflite=min(lite_cosines),

@@ -23,13 +23,14 @@ import functools
 import logging
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
+from tff_dpemb.export import manifest as manifest_lib
 from tff_dpemb.export import signature
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 ExportError = signature.ExportError
 ParityError = signature.ParityError
 
-SCHEMA = 'dpemb.export/1'
 SAVED_MODEL = 'saved_model'
 TFLITE = 'model.tflite'
 MANIFEST = 'manifest.json'
@@ -59,14 +59,14 @@ class Published:
     path: Its directory.
     digest: The model digest (64 hex digits).
     min_cosine: Smallest cosine of the parity check.
-    parity: Cosines by artefact, as the manifest states them.
+    parity: Cosines by artefact.
   """
 
   version: int
   path: pathlib.Path
   digest: str
   min_cosine: float
-  parity: Mapping[str, float]
+  parity: manifest_lib.Parity
 
 
 def publish(
@@ -77,7 +77,7 @@ def publish(
   parity_images: np.ndarray,
   min_cosine: float,
   certificate: dict[str, Any] | Callable[[str], dict[str, Any]] | None,
-  extra: Mapping[str, Any] | None = None,
+  extra: manifest_lib.Extra = manifest_lib.Extra(),
   name: str = '',
 ) -> Published:
   """Writes `backbone` as the next version under `root`.
@@ -91,7 +91,7 @@ def publish(
     min_cosine: The gate: the smallest cosine allowed, in (0, 1].
     certificate: The privacy certificate; a function of the model digest that
       returns it; or None for a model without any, which `serve` refuses.
-    extra: JSON values to keep in the manifest (config digest, run, ...).
+    extra: Which run made the model, for the manifest.
     name: Name of the model; empty: the run's directory, or that of `root`.
 
   Returns:
@@ -131,36 +131,33 @@ def publish(
           ' export was not published.'
         )
       files = _hashes(directory)
-      digest = digest_of_files(files)
-      cosines = {'gate': min_cosine, **dataclasses.asdict(parity)}
-      manifest = {
-        'schema': SCHEMA,
-        'name': name or _name_of(root),
-        'version': version,
-        'digest': digest,
-        'created': datetime.datetime.now(datetime.UTC).isoformat(
-          timespec='seconds'
-        ),
-        'signature': written.to_json(),
-        'files': files,
-        'parity': cosines,
-        'certificate_sha256': None,
-        'extra': dict(extra or {}),
-      }
+      digest = documents.digest_of_files(files)
       if callable(certificate):
         certificate = certificate(digest)
+      certificate_sha256 = None
       if certificate is not None:
         storage.atomic_write_json(directory / CERTIFICATE, certificate)
-        manifest['certificate_sha256'] = storage.sha256_of(
-          directory / CERTIFICATE
-        )
-      storage.atomic_write_json(directory / MANIFEST, manifest)
+        certificate_sha256 = storage.sha256_of(directory / CERTIFICATE)
+      manifest_lib.Manifest(
+        name=name or _name_of(root),
+        version=version,
+        created=datetime.datetime.now(datetime.UTC).isoformat(
+          timespec='seconds'
+        ),
+        model_digest=digest,
+        signature=written,
+        files=files,
+        parity=parity,
+        min_cosine=min_cosine,
+        certificate_sha256=certificate_sha256,
+        extra=extra,
+      ).write(directory / MANIFEST)
   return Published(
     version=version,
     path=path,
     digest=digest,
     min_cosine=parity.min_cosine,
-    parity=cosines,
+    parity=parity,
   )
 
 
@@ -171,26 +168,26 @@ class Export:
     """Verifies the version at `path`; errors as `open_export`."""
     self.path = pathlib.Path(path)
     with _as_export_error():
-      self.manifest: dict[str, Any] = _verified_manifest(self.path)
+      self.manifest = _verified_manifest(self.path)
       self.certificate: dict[str, Any] | None = (
         storage.read_json(self.path / CERTIFICATE)
-        if self.manifest['certificate_sha256'] is not None
+        if self.manifest.certificate_sha256 is not None
         else None
       )
-    self.signature = signature.signature_from_json(self.manifest['signature'])
+    self.signature = self.manifest.signature
 
   @property
   def name(self) -> str:
-    return self.manifest['name']
+    return self.manifest.name
 
   @property
   def version(self) -> int:
-    return self.manifest['version']
+    return self.manifest.version
 
   @property
   def digest(self) -> str:
     """The model digest: what embeddings and indexes are stamped with."""
-    return self.manifest['digest']
+    return self.manifest.model_digest
 
   @property
   def image_shape(self) -> tuple[int, int, int]:
@@ -272,11 +269,6 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
   return []
 
 
-def digest_of_files(files: Mapping[str, str]) -> str:
-  """Returns the model digest of `{relative path: SHA-256}`."""
-  return documents.digest_of_files(files)
-
-
 def _hashes(directory: pathlib.Path) -> dict[str, str]:
   paths = [directory / TFLITE, *(directory / SAVED_MODEL).rglob('*')]
   return {
@@ -286,29 +278,10 @@ def _hashes(directory: pathlib.Path) -> dict[str, str]:
   }
 
 
-def _verified_manifest(path: pathlib.Path) -> dict[str, Any]:
-  manifest = storage.read_json(path / MANIFEST)
-  if not isinstance(manifest, dict) or manifest.get('schema') != SCHEMA:
-    raise ExportError(
-      f'{str(path / MANIFEST)!r} must have schema {SCHEMA!r}; publish the'
-      ' model again with this release.'
-    )
-  needed = {
-    'name': str,
-    'version': int,
-    'digest': str,
-    'signature': dict,
-    'files': dict,
-    'certificate_sha256': str | None,
-  }
-  for key, kind in needed.items():
-    if key not in manifest or not isinstance(manifest[key], kind):
-      raise ExportError(
-        f'{str(path / MANIFEST)!r} must state {key!r}; it is damaged, publish'
-        ' the model again.'
-      )
+def _verified_manifest(path: pathlib.Path) -> manifest_lib.Manifest:
+  manifest = manifest_lib.Manifest.read(path / MANIFEST)
   found = _hashes(path)
-  expected = manifest['files']
+  expected = manifest.files
   for file in sorted(expected.keys() | found.keys()):
     if file not in found:
       raise _damaged(path, file, 'is missing')
@@ -316,10 +289,10 @@ def _verified_manifest(path: pathlib.Path) -> dict[str, Any]:
       raise _damaged(path, file, 'is not in the manifest')
     if found[file] != expected[file]:
       raise _damaged(path, file, 'has another SHA-256 than the manifest')
-  if TFLITE not in found or digest_of_files(found) != manifest['digest']:
+  if TFLITE not in found or manifest.files_digest != manifest.model_digest:
     raise _damaged(path, MANIFEST, 'has another digest than its files')
   certificate = path / CERTIFICATE
-  stated = manifest['certificate_sha256']
+  stated = manifest.certificate_sha256
   if certificate.exists() != (stated is not None):
     raise _damaged(
       path,

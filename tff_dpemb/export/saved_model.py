@@ -4,13 +4,16 @@ Whoever loads it needs TensorFlow and nothing of this package: raw uint8 pixels
 or PNG/JPEG bytes go in, unit-norm embeddings come out.
 """
 
+import functools
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tff_dpemb import images as image_codec
 from tff_dpemb.artifacts import storage
 from tff_dpemb.export import quiet
 from tff_dpemb.export import signature
@@ -18,7 +21,10 @@ from tff_dpemb.models import embedding_model
 
 ExportError = signature.ExportError
 
-_LUMINANCE = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow's mode 'L'
+# ITU-R 601 (.299, .587, .114) in 65536ths, as Pillow's mode 'L'.
+_LUMINANCE_UNIT = 2**16
+_LUMINANCE = (19595, 38470, 7471)
+_JPEG_RATIOS = (1, 2, 4, 8)  # what libjpeg reduces by
 _BATCH_SIZE = 256  # images a call; bounds the memory of `LoadedModel.embed`
 
 
@@ -69,20 +75,62 @@ def decode_image(
 ) -> tf.Tensor:
   """Returns PNG or JPEG bytes as uint8 [H, W, C].
 
-  An image of another size is resized (bilinear, antialiased; the aspect ratio
-  is not kept); transparency is dropped; colour becomes ITU-R 601 luminance
-  when C is 1. The pixels of an image of the right size and colour are kept.
+  The steps of `tff_dpemb.images.decode` in TensorFlow, without the camera's
+  orientation; `signature.Decoding` states what it cannot do and how near it
+  comes.
   """
   height, width, channels = image_shape
-  image = tf.io.decode_image(content, channels=3, expand_animations=False)
-  image = tf.ensure_shape(image, [None, None, 3])
-  image = tf.cast(image, tf.float32)
+  pixels = tf.cond(
+    tf.io.is_jpeg(content),
+    lambda: _decode_jpeg(content, height=height, width=width),
+    lambda: _decode_png(content),
+  )
+  pixels = tf.ensure_shape(pixels, [None, None, 3])
   if channels == 1:
-    image = tf.tensordot(image, tf.constant(_LUMINANCE, shape=[3, 1]), 1)
-    image = tf.round(image)
-  image = tf.image.resize(image, [height, width], antialias=True)
-  image = tf.clip_by_value(tf.round(image), 0.0, 255.0)
-  return tf.ensure_shape(tf.cast(image, tf.uint8), image_shape)
+    weighted = tf.cast(pixels, tf.int32) * tf.constant(_LUMINANCE)
+    total = tf.reduce_sum(weighted, axis=2, keepdims=True)
+    pixels = (total + _LUMINANCE_UNIT // 2) // _LUMINANCE_UNIT
+  # Pillow filters rows, then columns, and rounds to bytes after each.
+  values = tf.cast(pixels, tf.float32)
+  values = _filtered(values, [tf.shape(values)[0], width])
+  values = _filtered(values, [height, width])
+  return tf.ensure_shape(tf.cast(values, tf.uint8), image_shape)
+
+
+def _decode_jpeg(content: tf.Tensor, *, height: int, width: int) -> tf.Tensor:
+  """Returns uint8 RGB; reduced where that leaves enough for the filter."""
+  size = tf.io.extract_jpeg_shape(content)
+  keeps = image_codec.REDUCED_JPEG_KEEPS
+  fits = tf.minimum(size[0] // (keeps * height), size[1] // (keeps * width))
+  return tf.switch_case(
+    tf.reduce_sum(tf.cast(fits >= _JPEG_RATIOS[1:], tf.int32)),
+    [
+      functools.partial(
+        tf.io.decode_jpeg,
+        content,
+        channels=3,
+        ratio=ratio,
+        dct_method='INTEGER_ACCURATE',
+      )
+      for ratio in _JPEG_RATIOS
+    ],
+  )
+
+
+def _decode_png(content: tf.Tensor) -> tf.Tensor:
+  """Returns uint8 RGB with transparency laid on black."""
+  pixels = tf.cast(tf.io.decode_png(content, channels=4), tf.int32)
+  # The nearest whole number to colour * alpha / 255.
+  blended = (2 * pixels[..., :3] * pixels[..., 3:] + 255) // 510
+  return tf.cast(blended, tf.uint8)
+
+
+def _filtered(values: tf.Tensor, size: Sequence[Any]) -> tf.Tensor:
+  """Returns float32 [H, W, C] resized, in whole numbers of 0 to 255."""
+  values = tf.image.resize(
+    values, size, method=tf.image.ResizeMethod.LANCZOS3, antialias=True
+  )
+  return tf.clip_by_value(tf.floor(values + 0.5), 0.0, 255.0)
 
 
 def signature_of(
@@ -101,7 +149,7 @@ def signature_of(
       f'image_shape must be the input of the backbone,'
       f' {backbone.input_shape[1:]}, got {shape}.'
     )
-  return signature.Signature(shape, int(output_shape[1]))
+  return signature.build_signature(shape, int(output_shape[1]))
 
 
 def write(
@@ -188,7 +236,7 @@ class LoadedModel:
         f'{os.fspath(directory)!r} must be an embedding SavedModel'
         f' ({_first_line(error)}); publish the model again.'
       ) from error
-    self.signature = signature.Signature(
+    self.signature = signature.build_signature(
       tuple(shape.as_list()[1:]), int(output[1])
     )
 
@@ -220,8 +268,9 @@ class LoadedModel:
   def embed_bytes(self, encoded: Sequence[bytes]) -> np.ndarray:
     """Returns unit-norm float32 [N, D] of PNG or JPEG files.
 
-    The graph decodes whatever size the header states: check untrusted files
-    first, as `serving.images` does.
+    What the graph does and cannot do is `signature.decoding`: it ignores the
+    camera's orientation and decodes whatever size the header states, so decode
+    files of strangers with `tff_dpemb.images` and call `embed`.
 
     Raises:
       ExportError: A file is neither PNG nor JPEG or is damaged.

@@ -74,7 +74,7 @@ class LiteModel:
         images = runner.get_input_details()[signature.IMAGES]
         embedding = runner.get_output_details()[signature.EMBEDDING]
         _, height, width, channels = map(int, images['shape_signature'])
-        self.signature = signature.Signature(
+        self.signature = signature.build_signature(
           (height, width, channels), int(embedding['shape_signature'][1])
         )
         self._input = images['index']

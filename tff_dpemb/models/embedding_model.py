@@ -291,5 +291,5 @@ def embed(
 
 
 def normalise(images: tf.Tensor) -> tf.Tensor:
-  """Returns uint8 images as float32 in [-1, 1], as `data.images` does."""
+  """Returns uint8 images as float32 in [-1, 1]: x / 127.5 - 1."""
   return tf.cast(images, tf.float32) / 127.5 - 1.0

@@ -15,6 +15,7 @@ from serving import server
 from serving import servicer
 from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
+from tff_dpemb.export import manifest as manifest_lib
 from tff_dpemb.export import registry
 from tff_dpemb.export import signature
 
@@ -55,22 +56,26 @@ def make_export(tmp_path):
       name: storage.sha256_of(path / name)
       for name in ('saved_model/saved_model.pb', registry.TFLITE)
     }
+    digest = documents.digest_of_files(files)
     stated = None
     if certificate is not None:
-      named = {'artifact_digest': documents.digest_of_files(files)}
+      named = {'artifact_digest': digest}
       certificate = {**certificate, 'provenance': named}
       storage.atomic_write_json(path / registry.CERTIFICATE, certificate)
       stated = storage.sha256_of(path / registry.CERTIFICATE)
-    manifest = {
-      'schema': registry.SCHEMA,
-      'name': 'faces',
-      'version': 1,
-      'digest': registry.digest_of_files(files),
-      'signature': signature.Signature(_SHAPE, 90).to_json(),
-      'files': files,
-      'certificate_sha256': stated,
-    }
-    storage.atomic_write_json(path / registry.MANIFEST, manifest)
+    manifest_lib.Manifest(
+      name='faces',
+      version=1,
+      created='2026-01-01T00:00:00+00:00',
+      model_digest=digest,
+      signature=signature.build_signature(_SHAPE, 90),
+      files=files,
+      parity=manifest_lib.Parity(
+        saved_model=1.0, saved_model_bytes=1.0, tflite=1.0, num_images=1
+      ),
+      min_cosine=0.9999,
+      certificate_sha256=stated,
+    ).write(path / registry.MANIFEST)
     return path
 
   return make
@@ -217,6 +222,18 @@ class TestClientCommands:
     assert [item['score'] for item in best] == pytest.approx([1, 1])
     assert [len(line['neighbours']) for line in lines] == [2, 2]
 
+  def test_a_turned_picture_is_looked_up_upright(
+    self, capsys, address, images, tmp_path
+  ):
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6  # The camera was held on its side.
+    file = str(tmp_path / 'turned.png')
+    PIL.Image.fromarray(np.rot90(images[4])).save(file, exif=exif)
+    assert cli.run(['search', file, '--server', address, '-k', '1']) == 0
+    (found,) = json.loads(capsys.readouterr().out)['neighbours']
+    assert found['id'] == 'item-4'
+    assert found['score'] == pytest.approx(1)
+
   def test_embed(self, capsys, address, files, images, tmp_path):
     assert cli.run(['embed', *files, '--server', address]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -236,7 +253,7 @@ class TestClientCommands:
       assert 'none.png' in line
     pathlib.Path(files[1]).write_bytes(b'bad')
     line = _refused(capsys, 'search', *files, '--server', address)
-    assert 'images.encoded.contents[1] must be a PNG or JPEG file' in line
+    assert 'images.encoded.contents[1] must be one of PNG, JPEG, ' in line
 
   def test_no_server(self, capsys, files):
     line = _refused(
