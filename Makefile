@@ -87,9 +87,9 @@ bazel: $(SYNCED)  ## Build and test the pure part with an installed Bazel.
 	DPEMB_BAZEL_ALL=1 $(BIN)/python -m pytest -rs tests/bazel_test.py
 
 bench: $(SYNCED)  ## List the benchmarks; NAME=x runs one.
-	$(BIN)/python -m benchmarks.runner $(NAME)
+	$(BIN)/python -m benchmarks.runner $(NAME) $(ARGS)
 
-bench-docs: $(SYNCED)  ## Write the kept results into docs/benchmarks.md.
+bench-docs: $(SYNCED)  ## Only write the kept results into docs/benchmarks.md.
 	$(BIN)/python -m benchmarks.runner --docs
 
 clean:  ## Remove what the targets above made, but no run.
