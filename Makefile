@@ -45,8 +45,16 @@ $(SYNCED): pyproject.toml uv.lock | $(filter $(CURDIR)/%,$(UV))
 quickstart: $(SYNCED)  ## Every stage once, from images to report.html.
 	$(BIN)/dpemb quickstart $(PAGE) $(ARGS)
 
+# Two processes, a file each at a time; then what needs the machine for itself.
+# No test of one kind among those asked for (exit 5) is no failure of the other.
 test: $(SYNCED)  ## All tests. TESTS=path and ARGS=... narrow them.
-	$(BIN)/python -m pytest $(TESTS) $(ARGS)
+	@together=0; alone=0; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not alone' $(TESTS) \
+	  $(ARGS) || together=$$?; \
+	$(BIN)/python -m pytest -m alone $(TESTS) $(ARGS) || alone=$$?; \
+	if [[ $$together -eq 5 ]]; then exit $$alone; fi; \
+	if [[ $$alone -eq 5 ]]; then exit $$together; fi; \
+	exit $$((together > alone ? together : alone))
 
 check: lint types protos build-lint architecture requirements-check  ## All but tests.
 	@echo 'make check: all passed'
@@ -87,9 +95,9 @@ bazel: $(SYNCED)  ## Build and test the pure part with an installed Bazel.
 	DPEMB_BAZEL_ALL=1 $(BIN)/python -m pytest -rs tests/bazel_test.py
 
 bench: $(SYNCED)  ## List the benchmarks; NAME=x runs one.
-	$(BIN)/python -m benchmarks.runner $(NAME)
+	$(BIN)/python -m benchmarks.runner $(NAME) $(ARGS)
 
-bench-docs: $(SYNCED)  ## Write the kept results into docs/benchmarks.md.
+bench-docs: $(SYNCED)  ## Only write the kept results into docs/benchmarks.md.
 	$(BIN)/python -m benchmarks.runner --docs
 
 clean:  ## Remove what the targets above made, but no run.

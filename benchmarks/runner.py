@@ -5,10 +5,15 @@ A benchmark is a module of this folder with a one-line docstring and
     def measure() -> list[runner.Measure]: ...
 
 Its result goes to `results/<name>.json`: the measures, and the machine,
-versions, commit and command that they hold for. Without a name the benchmarks
-are listed. `--docs` writes the kept results into docs/benchmarks.md.
+versions, commit and command that they hold for; then docs/benchmarks.md is
+written anew from all results. Without a name the benchmarks are listed.
 
-Exit codes: 0 every target holds, 2 no such benchmark, 5 a target is missed.
+A benchmark against peers runs all of them or fails, unless one is left out by
+name: it then has `MAY_BE_LEFT_OUT` and takes `measure(without=...)`, and the
+command that the result names says so.
+
+Exit codes: 0 every target holds, 2 no such benchmark or one that cannot run
+here, 5 a target is missed.
 """
 
 import argparse
@@ -113,11 +118,15 @@ def names() -> dict[str, str]:
   return found
 
 
-def run(name: str) -> dict[str, Any]:
+def run(name: str, *, without: Sequence[str] = ()) -> dict[str, Any]:
   """Returns the result of a benchmark, and writes it to its file.
 
+  Args:
+    name: Of the benchmark.
+    without: Peers that are left out.
+
   Raises:
-    BenchmarkError: No such benchmark, or it returned no measure.
+    BenchmarkError: No such benchmark or peer, or it returned no measure.
     ArtifactError: The result could not be written.
   """
   known = names()
@@ -126,12 +135,23 @@ def run(name: str) -> dict[str, Any]:
     hint = f'; the nearest one is {near[0]!r}' if near else ''
     raise BenchmarkError(f'no benchmark {name!r}{hint}.')
   module = importlib.import_module(f'benchmarks.{name}')
+  peers = getattr(module, 'MAY_BE_LEFT_OUT', ())
+  if not set(without) <= set(peers):
+    raise BenchmarkError(
+      f'--without must name peers of benchmark {name!r} ('
+      f'{", ".join(peers) or "it has none"}), got {", ".join(without)}.'
+    )
+  options = {'without': tuple(without)} if without else {}
   load = os.getloadavg()[0]
   start = time.monotonic()
-  measures = module.measure()
+  measures = module.measure(**options)
   seconds = time.monotonic() - start
   if not measures:
     raise BenchmarkError(f'benchmark {name!r} measured nothing.')
+  command = f'make bench NAME={name}'
+  if without:
+    left_out = ' '.join(f'--without {peer}' for peer in without)
+    command += f" ARGS='{left_out}'"
   result = {
     'benchmark': name,
     'description': known[name],
@@ -140,11 +160,17 @@ def run(name: str) -> dict[str, Any]:
     'machine': {**_machine(), 'load_before': round(load, 2)},
     'versions': _versions(),
     'commit': _commit(),
-    'command': f'make bench NAME={name}',
+    'command': command,
     'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
   }
   storage.atomic_write_json(_RESULTS / f'{name}.json', result)
   return result
+
+
+def write_docs() -> None:
+  """Writes the kept results into docs/benchmarks.md."""
+  page = docs_with_results(_DOCS.read_text(), kept_results())
+  storage.atomic_write_bytes(_DOCS, page.encode())
 
 
 def table(result: dict[str, Any]) -> str:
@@ -200,20 +226,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
   )
   parser.add_argument('name', nargs='?', default='')
   parser.add_argument(
-    '--docs', action='store_true', help='write docs/benchmarks.md'
+    '--docs', action='store_true', help='only write docs/benchmarks.md'
+  )
+  parser.add_argument(
+    '--without',
+    action='append',
+    default=[],
+    metavar='PEER',
+    help='leave a peer out; may be given often',
   )
   options = parser.parse_args(arguments)
   environment.prepare()
   try:
     if options.docs:
-      page = docs_with_results(_DOCS.read_text(), kept_results())
-      storage.atomic_write_bytes(_DOCS, page.encode())
+      write_docs()
       return 0
     if not options.name:
       for name, text in names().items():
         print(f'make bench NAME={name:16}{text}')
       return 0
-    result = run(options.name)
+    result = run(options.name, without=options.without)
+    write_docs()
   except (BenchmarkError, storage.ArtifactError) as error:
     print(f'make bench: error: {error}', file=sys.stderr)
     return 2
@@ -263,7 +296,13 @@ def _commit() -> str:
   try:
     commit = git('rev-parse', 'HEAD')
     # A result that is being written is no change to what was measured.
-    changes = git('status', '--porcelain', '--', ':!benchmarks/results')
+    changes = git(
+      'status',
+      '--porcelain',
+      '--',
+      ':!benchmarks/results',
+      ':!docs/benchmarks.md',
+    )
   except (OSError, subprocess.CalledProcessError):
     return 'unknown'
   return f'{commit}+changes' if changes else commit

@@ -45,6 +45,7 @@ _LINKED = (
 )
 
 pytestmark = [
+  pytest.mark.alone,
   pytest.mark.timeout(900),
   pytest.mark.skipif(
     shutil.which('bazel') is None

@@ -14,6 +14,8 @@ import pytest
 from launch.pages import report_schema
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 
+pytestmark = pytest.mark.alone
+
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PAGE = _ROOT / 'launch/configs/quickstart.toml'
 _ROUNDS = 4

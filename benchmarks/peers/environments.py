@@ -1,4 +1,8 @@
-"""Peers' own Python environments, made once from pinned requirements."""
+"""Peers' own Python environments, made once from pinned requirements.
+
+uv makes them: that of `$UV`, which make sets to the one that it found or
+brought, or else one on the PATH.
+"""
 
 import hashlib
 import os
@@ -11,7 +15,7 @@ _PYTHON = '3.11'
 
 
 class EnvironmentError(RuntimeError):
-  """An environment that could not be made here: its peer is left out."""
+  """An environment that could not be made here."""
 
 
 def python_of(name: str) -> pathlib.Path:
@@ -30,9 +34,12 @@ def python_of(name: str) -> pathlib.Path:
   complete = folder / 'complete'
   if complete.exists():
     return python
-  uv = shutil.which('uv')
-  if uv is None:
-    raise EnvironmentError(f'{name}: needs uv, which is not on the PATH.')
+  uv = os.environ.get('UV') or shutil.which('uv')
+  if uv is None or shutil.which(uv) is None:
+    raise EnvironmentError(
+      f'{name}: needs uv, got {uv or "none on the PATH"}; `make bench` brings'
+      ' one.'
+    )
   folder.parent.mkdir(parents=True, exist_ok=True)
   commands = (
     [uv, 'venv', '--clear', '--python', _PYTHON, str(folder)],

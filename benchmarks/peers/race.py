@@ -9,9 +9,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import IO
 
+from benchmarks import runner
 from benchmarks.peers import environments
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -46,43 +47,64 @@ class Times:
     return statistics.median(self.seconds)
 
 
+class RaceError(runner.BenchmarkError):
+  """An engine that could not be run; names it and the way without it."""
+
+
 def run(
-  engines: Sequence[Engine], work: str, *, rounds: int, warm_up: int = 1
-) -> tuple[dict[str, Times], list[str]]:
-  """Returns times by name, and why engines were left out.
+  engines: Sequence[Engine],
+  work: str,
+  *,
+  rounds: int,
+  warm_up: int = 1,
+  without: Collection[str] = (),
+) -> dict[str, Times]:
+  """Returns times by name.
 
   Every engine is a process of its own for the whole race. They take turns, so
   that what else the machine does meets all of them.
+
+  Args:
+    engines: Which.
+    work: Of `work.WORKS`.
+    rounds: Rounds of each that are timed.
+    warm_up: Rounds of each before them.
+    without: Names of engines that are left out.
+
+  Raises:
+    RaceError: An engine could not be started, or ended.
   """
-  left_out: list[str] = []
   results: dict[str, list[tuple[float, float]]] = {}
   with contextlib.ExitStack() as stack:
     running: dict[str, _Running] = {}
     for engine in engines:
+      if engine.name in without:
+        continue
       try:
         process = stack.enter_context(_start(engine, work))
         process.reply()
       except (environments.EnvironmentError, EOFError) as error:
-        left_out.append(str(error))
-        continue
+        raise _cannot_run(engine.name, error) from error
       running[engine.name] = process
     for number in range(warm_up + rounds):
-      for name, process in list(running.items()):
+      for name, process in running.items():
         try:
           answer = process.ask()
         except (EOFError, OSError) as error:
-          left_out.append(str(error))
-          del running[name]
-          results.pop(name, None)
-          continue
+          raise _cannot_run(name, error) from error
         if number >= warm_up:
           pair = (float(answer['seconds']), float(answer['moved']))
           results.setdefault(name, []).append(pair)
-  times = {
+  return {
     name: Times(*(tuple(column) for column in zip(*pairs, strict=True)))
     for name, pairs in results.items()
   }
-  return times, left_out
+
+
+def _cannot_run(name: str, error: Exception) -> RaceError:
+  return RaceError(
+    f'{name!r} must run, or be left out by name (--without={name!r}): {error}'
+  )
 
 
 class _Running:

@@ -1,51 +1,46 @@
-"""Engines as processes: they take turns, and one that fails is left out."""
-
 import pytest
 
+from benchmarks import runner
+from benchmarks.peers import environments
 from benchmarks.peers import race
-from benchmarks.peers import work as work_lib
+
+_GONE = race.Engine('gone', 'no_such_module')
+_PEER = race.Engine('peer', 'pfl_torch', environment='pfl')
 
 
-def test_engines_take_turns_and_a_broken_one_is_left_out():
-  engines = (
-    race.Engine('raw', 'raw', '1'),
-    race.Engine('missing', 'no_such_module'),
+def test_an_engine_that_ends_fails_the_race_and_says_the_way_without_it():
+  with pytest.raises(
+    race.RaceError, match=r"'gone' must run.*--without='gone'"
+  ):
+    race.run([_GONE], 'lenet', rounds=1)
+  assert issubclass(race.RaceError, runner.BenchmarkError)
+
+
+def test_a_peer_without_its_environment_fails_the_race(monkeypatch, tmp_path):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  monkeypatch.setenv('UV', str(tmp_path / 'no-uv'))
+  with pytest.raises(race.RaceError, match='needs uv, got .*no-uv'):
+    race.run([_PEER], 'lenet', rounds=1)
+
+
+def test_what_is_left_out_by_name_is_not_started(monkeypatch):
+  monkeypatch.setenv('UV', '/no/uv')
+  assert (
+    race.run([_GONE, _PEER], 'lenet', rounds=1, without=('gone', 'peer')) == {}
   )
-  times, left_out = race.run(engines, 'tiny', rounds=2)
-  assert list(times) == ['raw']
-  assert len(times['raw'].seconds) == 2
-  assert all(seconds > 0 for seconds in times['raw'].seconds)
-  assert all(moved > 0.1 for moved in times['raw'].moved)
-  (reason,) = left_out
-  assert 'missing' in reason
-  assert 'no_such_module' in reason
 
 
-@pytest.mark.parametrize('name', work_lib.WORKS)
-def test_every_process_makes_the_same_data(name):
-  work = work_lib.WORKS[name]
-  images, labels = work.images(), work.labels()
-  assert images.shape == (work.clients, work.examples, *work.image_shape)
-  assert labels.shape == (work.clients, work.examples)
-  assert labels.max() == work.classes - 1
-  assert (images == work.images()).all()
-  assert work_lib.normalise(images).min() == -1.0
-
-
-def test_distance_is_the_norm_over_all_weights():
-  """3 and 4 apart: 5."""
-  before, after = [[0.0, 1.0], [2.0]], [[3.0, 1.0], [6.0]]
-  assert work_lib.distance(before, after) == 5.0
-
-
-def test_a_gate_gives_one_round_for_each_request():
-  gate = work_lib.Gate()
-  norms = iter([0.0, 1.5, 2.5])
-
-  def loop():
-    for moved in norms:
-      gate.wait(moved)
-    gate.wait(0.0)
-
-  gate.start(loop)
-  assert [gate.do_round(), gate.do_round()] == [1.5, 2.5]
+def test_uv_is_that_of_make_or_of_the_path(monkeypatch, tmp_path):
+  uv = tmp_path / 'uv'
+  uv.write_text('#!/bin/sh\necho "$@" >> "$(dirname "$0")/calls"\nexit 1\n')
+  uv.chmod(0o755)
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  monkeypatch.setenv('UV', str(uv))
+  monkeypatch.setenv('PATH', '/usr/bin:/bin')
+  with pytest.raises(environments.EnvironmentError, match='venv failed'):
+    environments.python_of('pfl')
+  monkeypatch.delenv('UV')
+  monkeypatch.setenv('PATH', f'{tmp_path}:/usr/bin:/bin')
+  with pytest.raises(environments.EnvironmentError, match='venv failed'):
+    environments.python_of('pfl')
+  assert (tmp_path / 'calls').read_text().count('venv --clear') == 2

@@ -15,13 +15,17 @@ def folder(tmp_path, monkeypatch):
   """A folder of benchmarks whose modules are those given."""
   monkeypatch.setattr(runner, '_FOLDER', tmp_path)
   monkeypatch.setattr(runner, '_RESULTS', tmp_path / 'results')
+  docs = tmp_path / 'benchmarks.md'
+  docs.write_text(f'Before.\n{runner._BEGIN}\n{runner._END}\n')
+  monkeypatch.setattr(runner, '_DOCS', docs)
 
-  def add(name, measures, text='What it shows.'):
+  def add(name, measures, text='What it shows.', peers=()):
     (tmp_path / f'{name}.py').write_text(
       f'"""{text}\n\nMore."""\ndef measure(): ...\n'
     )
     module = types.ModuleType(f'benchmarks.{name}')
-    module.measure = lambda: measures
+    module.measure = lambda without=(): measures
+    module.MAY_BE_LEFT_OUT = peers
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
   add.path = tmp_path
@@ -100,6 +104,26 @@ class TestMain:
     assert runner.main(['empty']) == 2
     assert not (folder.path / 'results').exists()
     assert 'measured nothing' in capsys.readouterr().err
+
+  def test_the_docs_page_is_in_step_after_a_run(self, folder):
+    folder('fast', [runner.noted('speed', 12.5, unit='1/s')])
+    assert runner.main(['fast']) == 0
+    page = (folder.path / 'benchmarks.md').read_text()
+    assert '| speed | 12.5 1/s |' in page
+    assert page == runner.docs_with_results(page, runner.kept_results())
+
+  def test_a_peer_is_left_out_by_name_and_the_result_says_so(self, folder):
+    folder('race', [runner.noted('speed', 1.0)], peers=('pfl', 'Flower'))
+    assert runner.main(['race', '--without', 'pfl']) == 0
+    result = json.loads((folder.path / 'results' / 'race.json').read_text())
+    assert result['command'] == "make bench NAME=race ARGS='--without pfl'"
+
+  @pytest.mark.parametrize('peers', [(), ('Flower',)])
+  def test_no_such_peer(self, folder, capsys, peers):
+    folder('race', [runner.noted('speed', 1.0)], peers=peers)
+    assert runner.main(['race', '--without', 'pfl']) == 2
+    assert "must name peers of benchmark 'race'" in capsys.readouterr().err
+    assert not (folder.path / 'results').exists()
 
 
 class TestDocs:
