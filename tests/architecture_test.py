@@ -1,11 +1,15 @@
 """The layers in BUILD are those of the code, and each framework is at home.
 
-Reads BUILD by running it (Starlark is a subset of Python) and the code by its
-syntax tree: nothing is imported, so this takes under a second.
+No modules import each other in a circle, none is long without a reason, no room
+of privacy is crowded, and each module has its test. Reads BUILD by running it
+(Starlark is a subset of Python) and the code by its syntax tree: nothing is
+imported, so this takes about a second.
 """
 
 import ast
+import collections
 import dataclasses
+import functools
 import pathlib
 import sys
 
@@ -83,7 +87,7 @@ _HOMES = {
   'packaging': ('launch',),
   'PIL': ('images', 'data', 'launch'),
   'pyarrow': ('data', 'pipelines'),
-  'pydantic': ('config', 'artifacts', 'launch'),
+  'pydantic': ('config', 'artifacts', 'privacy'),
   'rfc8785': ('artifacts',),
   'scipy': ('privacy', 'clustering', 'data'),
   'sqlalchemy': ('privacy',),
@@ -108,6 +112,23 @@ _TESTS_OF_THE_TREE = {
   'tests/end_to_end_test.py',
   'tests/requirements_test.py',
 }
+
+# Modules of more lines than this need a reason here.
+_MOST_LINES = 400
+_LONG: dict[str, str] = {}
+# The order of the rooms of privacy: each may import those before it.
+_ROOMS = (
+  'accounting',
+  'mechanisms',
+  'planning',
+  'ledger',
+  'certificate',
+  'audit',
+)
+_MOST_MODULES = 12  # of a room, its __init__ included
+
+# Modules whose tests are not in their mirror, and where they are.
+_COVERED_BY: dict[str, str] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +193,8 @@ def source_files(root: pathlib.Path) -> set[str]:
   }
 
 
-def imports_of(root: pathlib.Path, file: str) -> list[Import]:
+@functools.cache
+def imports_of(root: pathlib.Path, file: str) -> tuple[Import, ...]:
   """Returns each import in a file, those inside functions too."""
   found = []
   for node in ast.walk(ast.parse((root / file).read_text(), file)):
@@ -184,7 +206,7 @@ def imports_of(root: pathlib.Path, file: str) -> list[Import]:
       for alias in node.names:
         name = f'{parent}.{alias.name}'
         found.append(Import(file, node.lineno, name, parent))
-  return found
+  return tuple(found)
 
 
 def _file_of(module: str, files: set[str]) -> str | None:
@@ -261,7 +283,152 @@ def _away_from_home(item: Import, framework: str, layer: str) -> list[str]:
   return [f'{item}: {framework} is at home in {", ".join(homes)} only.']
 
 
+def product_files(files: set[str]) -> list[str]:
+  """Returns what people wrote for users: no benchmark, nothing generated."""
+  return sorted(
+    file
+    for file in files
+    if not file.endswith(('_pb2.py', '_pb2_grpc.py', '__init__.py'))
+    and not file.startswith(('benchmarks/', 'protos/'))
+  )
+
+
+def import_graph(root: pathlib.Path, files: set[str]) -> dict[str, set[str]]:
+  """Returns which files each file imports; for type checking counts too."""
+  graph: dict[str, set[str]] = {}
+  for file in files:
+    found = {
+      _file_of(item.module, files) or _file_of(item.parent, files)
+      for item in imports_of(root, file)
+    }
+    graph[file] = {target for target in found if target} - {file}
+  return graph
+
+
+def find_circles(graph: dict[str, set[str]]) -> list[str]:
+  """Returns a line for each circle of files that import each other."""
+  order = [file for file in sorted(graph) if not file.endswith('__init__.py')]
+  done: set[str] = set()
+  found = []
+
+  def visit(file: str, path: tuple[str, ...]) -> None:
+    if file in path:
+      circle = path[path.index(file) :]
+      found.append(' -> '.join((*circle, file)))
+    elif file not in done:
+      for target in sorted(graph.get(file, ())):
+        visit(target, (*path, file))
+      done.add(file)
+
+  for file in order:
+    visit(file, ())
+  return found
+
+
+def find_long(
+  root: pathlib.Path, files: set[str], reasons: dict[str, str]
+) -> list[str]:
+  """Returns modules that are long without a reason, and reasons that are old."""
+  lines = {
+    file: len((root / file).read_text().splitlines())
+    for file in files
+    if not file.endswith(('_pb2.py', '_pb2_grpc.py'))
+  }
+  found = [
+    f'{file} has {count} lines: split it, or give the reason in this test.'
+    for file, count in sorted(lines.items())
+    if count > _MOST_LINES and file not in reasons
+  ]
+  return found + [
+    f'{file} has no more than {_MOST_LINES} lines: its reason is stale.'
+    for file in sorted(reasons)
+    if lines.get(file, 0) <= _MOST_LINES
+  ]
+
+
+def find_room_faults(root: pathlib.Path, files: set[str]) -> list[str]:
+  """Returns rooms of privacy that are crowded or import a later one."""
+  place = 'tff_dpemb/privacy/'
+
+  def room_of(file: str) -> str:
+    return file.removeprefix(place).rpartition('/')[0]
+
+  inside = [file for file in files if file.startswith(place)]
+  sizes = collections.Counter(map(room_of, inside))
+  found = [
+    f'{place}{room} has {count} modules, more than {_MOST_MODULES}.'
+    for room, count in sorted(sizes.items())
+    if count > _MOST_MODULES
+  ]
+  found += [
+    f'{place}{room} is no known room: add it to this test in its order.'
+    for room in sorted(set(sizes) - {*_ROOMS, ''})
+  ]
+  graph = import_graph(root, files)
+  rank = {room: index for index, room in enumerate(('', *_ROOMS))}
+  for file in sorted(inside):
+    for target in sorted(graph[file]):
+      one, other = room_of(file), room_of(target)
+      if not target.startswith(place) or one == other:
+        continue
+      if rank.get(other, 0) > rank.get(one, 0):
+        found.append(f'{file} may not import {target} of a later room.')
+  return found
+
+
+def find_untested(
+  root: pathlib.Path, files: set[str], covered_by: dict[str, str]
+) -> list[str]:
+  """Returns modules without a test, and names of tests that cover nothing."""
+  graph = import_graph(root, files)
+  found = []
+  for file in product_files(files):
+    mirror = file.removeprefix('tff_dpemb/').removesuffix('.py') + '_test.py'
+    mirror = f'tests/{mirror}'
+    named = covered_by.get(file)
+    if (root / mirror).exists():
+      if named is not None:
+        found.append(f'{file} has its {mirror}: its line here is stale.')
+      continue
+    if named is None:
+      found.append(f'{file} needs {mirror}, or to be named in this test.')
+    elif not (root / named).exists():
+      found.append(f'{named}, which covers {file}, is not there.')
+    else:
+      direct = import_graph_of(root, named, files)
+      if file not in direct.union(*(graph[one] for one in direct)):
+        found.append(f'{named} has nothing to do with {file}.')
+  for file in sorted(set(covered_by) - files):
+    found.append(f'{file} is not in the tree: its line here is stale.')
+  return found
+
+
+def import_graph_of(root: pathlib.Path, file: str, files: set[str]) -> set[str]:
+  """Returns which files of the product a test imports."""
+  found = {
+    _file_of(item.module, files) or _file_of(item.parent, files)
+    for item in imports_of(root, file)
+  }
+  return {target for target in found if target}
+
+
 class TestTree:
+  def test_no_circle_of_imports(self):
+    circles = find_circles(import_graph(_ROOT, source_files(_ROOT)))
+    assert not circles, '\n' + '\n'.join(circles)
+
+  def test_no_module_is_long_without_a_reason(self):
+    faults = find_long(_ROOT, source_files(_ROOT), _LONG)
+    assert not faults, '\n' + '\n'.join(faults)
+
+  def test_the_rooms_of_privacy(self):
+    faults = find_room_faults(_ROOT, source_files(_ROOT))
+    assert not faults, '\n' + '\n'.join(faults)
+
+  def test_each_module_has_its_test(self):
+    faults = find_untested(_ROOT, source_files(_ROOT), _COVERED_BY)
+    assert not faults, '\n' + '\n'.join(faults)
+
   def test_layers_and_homes(self):
     faults = find_faults(_ROOT)
     assert not faults, '\n' + '\n'.join(faults)
@@ -407,3 +574,88 @@ py_library(name = "config", srcs = ["tff_dpemb/config.py"])
     faults = find_faults(tree(build, **self._GOOD))
     assert "tff_dpemb/config.py is in 'config' and in 'x'." in faults
     assert "'x' of BUILD is not in the diagram of layers." in faults
+
+
+class TestFindStructure:
+  """The checks of structure find what they are for, too."""
+
+  @pytest.fixture
+  def tree(self, tmp_path):
+    def write(**files):
+      for name, text in files.items():
+        path = tmp_path / (name.replace('__', '/') + '.py')
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+      return tmp_path
+
+    return write
+
+  def test_circles_in_functions_and_for_type_checking_count(self, tree):
+    root = tree(
+      tff_dpemb__data__a='def f():\n  from tff_dpemb.data import b\n',
+      tff_dpemb__data__b='from tff_dpemb.data import c\n',
+      tff_dpemb__data__c=(
+        'from typing import TYPE_CHECKING\n'
+        'if TYPE_CHECKING:\n  from tff_dpemb.data import a\n'
+      ),
+      tff_dpemb__data__d='from tff_dpemb.data import a\n',
+    )
+    names = [f'tff_dpemb/data/{name}.py' for name in 'abca']
+    assert find_circles(import_graph(root, source_files(root))) == [
+      ' -> '.join(names)
+    ]
+
+  def test_long_modules(self, tree):
+    root = tree(serving__a='x = 1\n' * 401, serving__b='x = 1\n' * 400)
+    files = source_files(root)
+    (fault,) = find_long(root, files, {})
+    assert fault.startswith('serving/a.py has 401 lines')
+    reason = {'serving/a.py': 'a table'}
+    assert find_long(root, files, reason) == []
+    (fault,) = find_long(root, files, reason | {'serving/b.py': 'none'})
+    assert (
+      fault == 'serving/b.py has no more than 400 lines: its reason is stale.'
+    )
+
+  def test_rooms(self, tree):
+    many = {f'tff_dpemb__privacy__ledger__m{i}': '' for i in range(13)}
+    root = tree(
+      tff_dpemb__privacy__accounting__a=(
+        'from tff_dpemb.privacy.planning import plan\n'
+      ),
+      tff_dpemb__privacy__planning__plan='from tff_dpemb.privacy import checks\n',
+      tff_dpemb__privacy__checks='',
+      tff_dpemb__privacy__attic__a='',
+      **many,
+    )
+    assert find_room_faults(root, source_files(root)) == [
+      'tff_dpemb/privacy/ledger has 13 modules, more than 12.',
+      'tff_dpemb/privacy/attic is no known room: add it to this test in its'
+      ' order.',
+      'tff_dpemb/privacy/accounting/a.py may not import'
+      ' tff_dpemb/privacy/planning/plan.py of a later room.',
+    ]
+
+  def test_untested(self, tree):
+    root = tree(
+      launch__a='',
+      launch__b='',
+      launch__c='from launch import b\n',
+      tests__launch__a_test='',
+      tests__launch__c_test='from launch import c\n',
+    )
+    files = source_files(root)
+    (fault,) = find_untested(root, files, {})
+    assert fault == (
+      'launch/b.py needs tests/launch/b_test.py, or to be named in this test.'
+    )
+    covered = {'launch/b.py': 'tests/launch/c_test.py'}
+    assert find_untested(root, files, covered) == []
+    for wrong, what in (
+      ({'launch/b.py': 'tests/launch/a_test.py'}, 'nothing to do with'),
+      ({'launch/b.py': 'tests/launch/d_test.py'}, 'is not there'),
+      (covered | {'launch/a.py': 'tests/launch/c_test.py'}, 'is stale'),
+      (covered | {'launch/z.py': 'tests/launch/c_test.py'}, 'is stale'),
+    ):
+      (fault,) = find_untested(root, files, wrong)
+      assert what in fault
