@@ -11,6 +11,7 @@ from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.accounting import accountant
 from tff_dpemb.privacy.accounting import profile
 from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
 
 _ADD_REMOVE = guarantee.Adjacency.ADD_OR_REMOVE_ONE
@@ -31,7 +32,7 @@ def _published() -> list[runner.Measure]:
   # Paper A's published EMNIST command: noise .62, 256 users in 32 virtual
   # clients, 200 rounds, 6 800 users, delta N^-1.1.
   emnist = plan_lib.PrivacyPlan(
-    sampler=plan_lib.PoissonSampler(6800, 256),
+    sampler=samplers.PoissonSampler(6800, 256),
     mechanism=mechanisms.FixedClipGaussian(1.0, 0.62),
     virtual_clients=32,
     rounds=200,

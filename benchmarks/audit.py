@@ -80,10 +80,11 @@ def measure() -> list[runner.Measure]:
 
 def _plan():
   from tff_dpemb.privacy.mechanisms import mechanisms
+  from tff_dpemb.privacy.mechanisms import samplers
   from tff_dpemb.privacy.planning import plan as plan_lib
 
   return plan_lib.PrivacyPlan(
-    sampler=plan_lib.PoissonSampler(_POPULATION, _POPULATION),
+    sampler=samplers.PoissonSampler(_POPULATION, _POPULATION),
     mechanism=mechanisms.FixedClipGaussian(_CLIP, _NOISE_MULTIPLIER),
     virtual_clients=_VIRTUAL_CLIENTS,
     rounds=_ROUNDS,

@@ -25,6 +25,7 @@ from tff_dpemb.privacy.certificate import verification
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 from tff_dpemb.privacy.mechanisms import correlated
 from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
 
 _POPULATION = 5000
@@ -143,7 +144,7 @@ def _finer_grid() -> Iterator[None]:
   def finer(counts, grid_points=loss_distribution.FINE_GRID_POINTS):
     return choose(counts, 4 * grid_points)
 
-  points = 4 * accountant.FINE_GRID_POINTS
+  points = 4 * loss_distribution.FINE_GRID_POINTS
   with (
     mock.patch.object(loss_distribution, 'choose_grid', finer),
     mock.patch.object(accountant, 'FINE_GRID_POINTS', points),
@@ -170,7 +171,7 @@ def _sealed(content: dict[str, Any]) -> dict[str, Any]:
 
 def _poisson_plan() -> plan_lib.PrivacyPlan:
   return plan_lib.PrivacyPlan(
-    sampler=plan_lib.PoissonSampler(_POPULATION, 256),
+    sampler=samplers.PoissonSampler(_POPULATION, 256),
     mechanism=mechanisms.AdaptiveClipGaussian(0.5, 2.0, 40),
     virtual_clients=40,
     rounds=6,
@@ -181,7 +182,7 @@ def _poisson_plan() -> plan_lib.PrivacyPlan:
 def _blt_plan() -> plan_lib.PrivacyPlan:
   strategy = correlated.Blt(decays=(0.9, 0.5), weights=(0.3, 0.2))
   return plan_lib.PrivacyPlan(
-    sampler=plan_lib.MinSeparationSampler(_POPULATION, 4, 3),
+    sampler=samplers.MinSeparationSampler(_POPULATION, 4, 3),
     mechanism=mechanisms.CorrelatedGaussian(
       0.5,
       3.0,

@@ -21,8 +21,11 @@ from tests import postgres_server
 from tff_dpemb.artifacts import storage
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.accounting import accountant
+from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
+from tff_dpemb.privacy.ledger import state as ledger_state
 from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -36,7 +39,7 @@ _SEED = 6
 # its own, without the seconds of an import.
 _FORK = multiprocessing.get_context('fork')
 _PLAN = plan_lib.PrivacyPlan(
-  sampler=plan_lib.PoissonSampler(10**6, 1000),
+  sampler=samplers.PoissonSampler(10**6, 1000),
   mechanism=mechanisms.FixedClipGaussian(1.0, 2.0),
   virtual_clients=100,
   rounds=10**6,
@@ -144,7 +147,7 @@ def _kill_stand_in(
 
 def _compare(
   name: str,
-  entries: list[ledger_lib.Entry],
+  entries: list[ledger_state.Entry],
   made: set[tuple[int, int]],
   kills: int,
 ) -> list[runner.Measure]:
@@ -226,7 +229,7 @@ def _training(runs: pathlib.Path) -> subprocess.Popen[bytes]:
   )
 
 
-def _draws(ledger: pathlib.Path) -> list[ledger_lib.Entry]:
+def _draws(ledger: pathlib.Path) -> list[ledger_state.Entry]:
   if not ledger.exists():
     return []
   with ledger_lib.Ledger.open(ledger) as book:
@@ -240,11 +243,11 @@ def _spend(url: str, name: str, start: Any, results: Any, finish: Any) -> None:
   won = leased = 0
   with ledger_lib.Ledger.open(url) as book:
     start.wait()
-    with contextlib.suppress(ledger_lib.LeaseError):
+    with contextlib.suppress(errors.LeaseError):
       book.acquire_lease('race', 'slot')
       leased = 1
     for number in range(4):
-      with contextlib.suppress(ledger_lib.BudgetExceededError):
+      with contextlib.suppress(errors.BudgetExceededError):
         book.charge(
           population='race',
           release='model',

@@ -12,6 +12,7 @@ from tff_dpemb import config
 from tff_dpemb.artifacts import storage
 from tff_dpemb.data import user_store
 from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
@@ -187,7 +188,7 @@ def test_a_budget_stops_the_run_before_the_round(run):
   spent = run.plan.guarantee(2).epsilon
   with ledger_lib.Ledger.open(run.url) as ledger:
     ledger.set_budget('users', guarantee.Budget(spent * 1.001, run.plan.delta))
-  with pytest.raises(ledger_lib.BudgetExceededError):
+  with pytest.raises(errors.BudgetExceededError):
     run.train()
   assert run.draws() == [0, 1]
   assert len(run.reports) == 2

@@ -16,6 +16,7 @@ from tff_dpemb.artifacts import storage
 from tff_dpemb.data import user_store
 from tff_dpemb.evaluation import classification
 from tff_dpemb.pipelines import embed
+from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -187,7 +188,7 @@ def test_data_of_another_population_are_found_before_anything_is_embedded(run):
         'data_digest': user_store.UserStore.open(run.store('private')).digest
       },
     )
-  with pytest.raises(ledger_lib.LedgerError, match="population 'faces'"):
+  with pytest.raises(errors.LedgerError, match="population 'faces'"):
     publishing.synthesize(run)
   assert len(_draws(run)) == 1
   assert not run.restricted.exists()

@@ -11,6 +11,7 @@ from launch.steps import training as stages
 from tff_dpemb import config
 from tff_dpemb.data import user_store
 from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 from tff_dpemb.privacy.planning import plan as plan_lib
 
@@ -245,7 +246,7 @@ def test_data_of_another_population_are_refused_and_no_budget_is_set(tmp_path):
       event=dp_event.GaussianDpEvent(4.0),
       details={'data_digest': digest},
     )
-  with pytest.raises(ledger_lib.LedgerError, match="population 'faces'"):
+  with pytest.raises(errors.LedgerError, match="population 'faces'"):
     stages.check_population(run)
   stages.check_population(
     _run_without_public_images(tmp_path, pretraining=False, population='faces')
@@ -286,9 +287,7 @@ def test_nothing_is_charged_on_a_ledger_that_was_edited(tmp_path):
   connection.execute("UPDATE entries SET details = '{}'")
   connection.commit()
   connection.close()
-  with pytest.raises(
-    ledger_lib.LedgerDamagedError, match='nothing was charged'
-  ):
+  with pytest.raises(errors.LedgerDamagedError, match='nothing was charged'):
     with stages.open_ledger(run):
       pass
 

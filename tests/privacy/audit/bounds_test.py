@@ -8,6 +8,7 @@ from scipy import stats
 
 from tff_dpemb.privacy.audit import bounds
 from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
 
 _DELTA = 1e-5
@@ -114,7 +115,7 @@ class TestAudit:
   def test_a_sampled_plan_is_held_to_its_whole_curve(self):
     """Poisson: no single Gaussian, so no mu, but several (delta, epsilon)."""
     plan = plan_lib.PrivacyPlan(
-      sampler=plan_lib.PoissonSampler(1000, 100),
+      sampler=samplers.PoissonSampler(1000, 100),
       mechanism=mechanisms.FixedClipGaussian(1.0, 4.0),
       virtual_clients=10,
       rounds=20,
@@ -272,7 +273,7 @@ class TestGaussians:
 def test_claim_of_a_gaussian_plan_has_its_mu():
   """Every user in 4 rounds, noise 8, sensitivity 2: mu = 2 sqrt(4) / 8."""
   plan = plan_lib.PrivacyPlan(
-    sampler=plan_lib.PoissonSampler(1000, 1000),
+    sampler=samplers.PoissonSampler(1000, 1000),
     mechanism=mechanisms.FixedClipGaussian(1.0, 8.0),
     virtual_clients=10,
     rounds=4,

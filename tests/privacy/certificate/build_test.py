@@ -23,13 +23,15 @@ from tff_dpemb.privacy.certificate import facts
 from tff_dpemb.privacy.certificate import page
 from tff_dpemb.privacy.certificate import statement
 from tff_dpemb.privacy.certificate import verification
+from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 from tff_dpemb.privacy.mechanisms import correlated
 from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
 
 _PLAN = plan_lib.PrivacyPlan(
-  sampler=plan_lib.PoissonSampler(5000, 256),
+  sampler=samplers.PoissonSampler(5000, 256),
   mechanism=mechanisms.AdaptiveClipGaussian(0.5, 2.0, 40),
   virtual_clients=40,
   rounds=6,
@@ -747,7 +749,7 @@ def test_figures_that_are_no_numbers_are_refused(book):
 
 def test_another_plan_than_the_charged_one_is_refused(book):
   other = plan_lib.PrivacyPlan(
-    sampler=plan_lib.PoissonSampler(5000, 200),
+    sampler=samplers.PoissonSampler(5000, 200),
     mechanism=_PLAN.mechanism,
     virtual_clients=40,
     rounds=6,
@@ -787,7 +789,7 @@ def test_a_ledger_that_is_not_whole_certifies_nothing(
       raw.execute(f'DROP TRIGGER entries_no_{action}')
     raw.execute(statement)
     raw.commit()
-  with pytest.raises(ledger_lib.LedgerDamagedError, match=problem) as info:
+  with pytest.raises(errors.LedgerDamagedError, match=problem) as info:
     build(book, **_few_rounds(build))
   assert info.value.exit_code == 5
   assert 'dpemb ledger verify' in str(info.value)
@@ -890,7 +892,7 @@ def test_a_draw_of_no_round_of_the_plan_is_refused(book, number):
 # ---- correlated noise: charged once, at the start ----
 
 _TREE_PLAN = plan_lib.PrivacyPlan(
-  sampler=plan_lib.MinSeparationSampler(5000, 4, 2),
+  sampler=samplers.MinSeparationSampler(5000, 4, 2),
   mechanism=mechanisms.CorrelatedGaussian(
     0.5, 8.0, correlated.Tree(), restart_every=4
   ),

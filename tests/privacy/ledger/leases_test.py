@@ -8,6 +8,7 @@ import signal
 import pytest
 from dp_accounting import dp_event
 
+from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 
 
@@ -47,7 +48,7 @@ def _charge(book, lease):
 
 def test_a_held_lease_is_refused_and_names_its_holder(book):
   book.acquire_lease('r', 'monday', ttl_seconds=60)
-  with pytest.raises(ledger_lib.LeaseError, match='is held by .* another 60 s'):
+  with pytest.raises(errors.LeaseError, match='is held by .* another 60 s'):
     book.acquire_lease('r', 'monday')
   book.acquire_lease('r', 'tuesday')
   book.acquire_lease('other', 'monday')
@@ -58,13 +59,13 @@ def test_an_expired_lease_is_taken_over_and_fences_the_old_one(book, clock):
   clock.move(61)
   new = book.acquire_lease('r', ttl_seconds=60)
   assert new.generation == old.generation + 1
-  with pytest.raises(ledger_lib.LeaseError, match='another process took over'):
+  with pytest.raises(errors.LeaseError, match='another process took over'):
     _charge(book, old)
   assert book.entries(kind='draw') == []
   _charge(book, new)
-  with pytest.raises(ledger_lib.LeaseError):
+  with pytest.raises(errors.LeaseError):
     book.renew_lease(old)
-  with pytest.raises(ledger_lib.LeaseError):
+  with pytest.raises(errors.LeaseError):
     book.release_lease(old)
 
 
@@ -73,19 +74,19 @@ def test_a_charge_renews_the_lease(book, clock):
   for _ in range(3):
     clock.move(40)
     _charge(book, lease)
-  with pytest.raises(ledger_lib.LeaseError, match='is held by'):
+  with pytest.raises(errors.LeaseError, match='is held by'):
     book.acquire_lease('r')
   clock.move(40)
   book.renew_lease(lease)
   clock.move(40)
-  with pytest.raises(ledger_lib.LeaseError, match='is held by'):
+  with pytest.raises(errors.LeaseError, match='is held by'):
     book.acquire_lease('r')
 
 
 def test_a_released_lease_is_free_again(book):
   lease = book.acquire_lease('r')
   book.release_lease(lease)
-  with pytest.raises(ledger_lib.LeaseError, match='must be held'):
+  with pytest.raises(errors.LeaseError, match='must be held'):
     _charge(book, lease)
   book.acquire_lease('r')
 
@@ -93,7 +94,7 @@ def test_a_released_lease_is_free_again(book):
 def test_a_complete_slot_never_runs_again(book, clock):
   book.release_lease(book.acquire_lease('r', 'monday'), complete=True)
   clock.move(10**6)
-  with pytest.raises(ledger_lib.LeaseError, match='ran already'):
+  with pytest.raises(errors.LeaseError, match='ran already'):
     book.acquire_lease('r', 'monday')
 
 
@@ -116,7 +117,7 @@ def test_a_killed_process_gives_way_at_once(database):
 
 
 def test_illegal_time_to_live_is_refused(book):
-  with pytest.raises(ledger_lib.LeaseError, match='ttl_seconds must be > 0'):
+  with pytest.raises(errors.LeaseError, match='ttl_seconds must be > 0'):
     book.acquire_lease('r', ttl_seconds=0)
 
 

@@ -10,6 +10,7 @@ from dp_accounting import dp_event
 
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.accounting import accountant
+from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 
 _EVENT = dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.0))
@@ -123,7 +124,7 @@ def test_training_and_synthesis_of_a_population_add_up(book):
 
 def test_nothing_drawn_costs_nothing(book):
   assert book.spent('glyphs', 1e-5).epsilon == 0
-  with pytest.raises(ledger_lib.LedgerError, match='has no budget'):
+  with pytest.raises(errors.LedgerError, match='has no budget'):
     book.spent('glyphs')
 
 
@@ -147,14 +148,14 @@ def test_an_unsupported_draw_leaves_no_guarantee(book):
 )
 def test_what_has_no_guarantee_never_fits_a_budget(book, event):
   book.set_budget('glyphs', guarantee.Budget(100.0, 1e-5))
-  with pytest.raises(ledger_lib.BudgetExceededError, match='no guarantee'):
+  with pytest.raises(errors.BudgetExceededError, match='no guarantee'):
     _charge(book, event=event)
   assert book.entries(kind='draw') == []
 
 
 def test_another_adjacency_is_refused(book):
   _charge(book)
-  with pytest.raises(ledger_lib.LedgerError, match='adjacency must be add-or'):
+  with pytest.raises(errors.LedgerError, match='adjacency must be add-or'):
     _charge(
       book,
       event=dp_event.GaussianDpEvent(1.0),
@@ -185,7 +186,7 @@ def test_a_budget_is_never_exceeded_and_warned_of(book):
   fitting = book.headroom('glyphs', event)
   warned_at = None
   count = 0
-  with pytest.raises(ledger_lib.BudgetExceededError) as refused:
+  with pytest.raises(errors.BudgetExceededError) as refused:
     while True:
       entry = _charge(book, count, event=event)
       count += 1
@@ -210,7 +211,7 @@ def test_the_budget_covers_all_releases(book):
   book.set_budget('glyphs', guarantee.Budget(1.0, 1e-5))
   release = dp_event.GaussianDpEvent(5.0)  # About 0.9 alone.
   _charge(book, None, release='one', event=release)
-  with pytest.raises(ledger_lib.BudgetExceededError):
+  with pytest.raises(errors.BudgetExceededError):
     _charge(book, None, release='two', run='other', event=release)
   _charge(book, None, population='another', event=release)
 
@@ -218,13 +219,13 @@ def test_the_budget_covers_all_releases(book):
 def test_refusals_give_the_whole_command(book):
   delta = 1 / 30001
   book.set_budget('my glyphs', guarantee.Budget(1.0, delta))
-  with pytest.raises(ledger_lib.LedgerError) as error:
+  with pytest.raises(errors.LedgerError) as error:
     book.set_budget('my glyphs', guarantee.Budget(2.5, delta))
   assert (
     f"`dpemb ledger budget 'my glyphs' --epsilon 2.5 --delta {delta!r}"
     ' --replace`'
   ) in str(error.value)
-  with pytest.raises(ledger_lib.BudgetExceededError) as error:
+  with pytest.raises(errors.BudgetExceededError) as error:
     _charge(book, population='my glyphs', event=dp_event.GaussianDpEvent(0.5))
   assert f'at delta {delta!r}: spent' in str(error.value)
   assert (
@@ -238,7 +239,7 @@ def test_budgets_change_only_when_asked(book):
   book.set_budget('glyphs', budget)
   book.set_budget('glyphs', budget)
   assert len(book.entries(kind='budget')) == 1
-  with pytest.raises(ledger_lib.LedgerError, match='--replace'):
+  with pytest.raises(errors.LedgerError, match='--replace'):
     book.set_budget('glyphs', guarantee.Budget(2.0, 1e-5))
   book.set_budget(
     'glyphs', guarantee.Budget(2.0, 1e-5), replace=True, approved_by='board'
@@ -302,7 +303,7 @@ def test_an_older_copy_is_found_when_opened(path):
   with ledger_lib.Ledger.open(path) as book:
     _charge(book, 1)
   shutil.copy(copy, path)
-  with pytest.raises(ledger_lib.LedgerDamagedError, match='older copy'):
+  with pytest.raises(errors.LedgerDamagedError, match='older copy'):
     ledger_lib.Ledger.open(path)
 
 
@@ -311,7 +312,7 @@ def test_a_missing_or_edited_mirror_is_found(path):
   mirror = path.with_name('ledger.sqlite.head')
   whole = mirror.read_text()
   mirror.write_text(whole.replace('\n3 ', '\nthree '))
-  with pytest.raises(ledger_lib.LedgerDamagedError, match='was edited'):
+  with pytest.raises(errors.LedgerDamagedError, match='was edited'):
     ledger_lib.Ledger.open(path)
   mirror.unlink()
   with ledger_lib.Ledger.open(path) as book:
@@ -365,7 +366,7 @@ def test_a_mirror_of_other_bytes_is_damage(path, content):
   with ledger_lib.Ledger.open(path) as book:
     mirror.write_bytes(content)
     assert 'was edited' in book.verify()[0]
-  with pytest.raises(ledger_lib.LedgerDamagedError, match='was edited'):
+  with pytest.raises(errors.LedgerDamagedError, match='was edited'):
     ledger_lib.Ledger.open(path)
 
 
@@ -376,11 +377,11 @@ def test_a_mirror_that_is_a_directory_is_named(path):
     mirror.unlink()
     mirror.mkdir()
     assert 'ledger.sqlite.head' in book.verify()[0]
-    with pytest.raises(ledger_lib.LedgerError, match='sqlite.head.*writable'):
+    with pytest.raises(errors.LedgerError, match='sqlite.head.*writable'):
       _charge(book, 5)
     assert len(book.entries()) == 5
   with pytest.raises(
-    ledger_lib.LedgerDamagedError, match='sqlite.head.*must be a file'
+    errors.LedgerDamagedError, match='sqlite.head.*must be a file'
   ):
     ledger_lib.Ledger.open(path)
 
@@ -391,7 +392,7 @@ def test_a_mirror_that_is_a_directory_is_named(path):
 def test_a_file_that_is_no_ledger_is_to_be_restored(tmp_path):
   path = tmp_path / 'ledger.sqlite'
   path.write_bytes(b'garbage ' * 1000)
-  with pytest.raises(ledger_lib.LedgerDamagedError) as error:
+  with pytest.raises(errors.LedgerDamagedError) as error:
     ledger_lib.Ledger.open(path, create=False)
   assert 'must be a ledger' in str(error.value)
   assert 'restore it from a backup' in str(error.value)
@@ -400,19 +401,19 @@ def test_a_file_that_is_no_ledger_is_to_be_restored(tmp_path):
 
 def test_a_directory_is_no_ledger(tmp_path):
   with pytest.raises(
-    ledger_lib.LedgerError, match='must be a file, got a directory; give'
+    errors.LedgerError, match='must be a file, got a directory; give'
   ):
     ledger_lib.Ledger.open(tmp_path, create=False)
 
 
 def test_memory_is_refused():
   for url in ('sqlite://', 'sqlite:///:memory:'):
-    with pytest.raises(ledger_lib.LedgerError, match='must be on disk'):
+    with pytest.raises(errors.LedgerError, match='must be on disk'):
       ledger_lib.Ledger.open(url)
 
 
 def test_a_missing_ledger_is_not_made_by_readers(path):
-  with pytest.raises(ledger_lib.LedgerError, match='must exist'):
+  with pytest.raises(errors.LedgerError, match='must exist'):
     ledger_lib.Ledger.open(path, create=False)
   assert not path.exists()
 
@@ -420,19 +421,17 @@ def test_a_missing_ledger_is_not_made_by_readers(path):
 def test_a_file_that_is_no_database_is_one_line(path):
   path.parent.mkdir(parents=True)
   path.write_bytes(b'no database at all, but long enough to be looked at' * 99)
-  with pytest.raises(ledger_lib.LedgerError, match='not a database') as error:
+  with pytest.raises(errors.LedgerError, match='not a database') as error:
     ledger_lib.Ledger.open(path)
   assert '\n' not in str(error.value)
 
 
 def test_other_databases_and_drivers_are_refused_in_one_line():
-  with pytest.raises(ledger_lib.LedgerError, match='driver .* must be psycopg'):
+  with pytest.raises(errors.LedgerError, match='driver .* must be psycopg'):
     ledger_lib.Ledger.open('postgresql+nosuchdriver://localhost/x')
-  with pytest.raises(
-    ledger_lib.LedgerError, match="SQLite or PostgreSQL, got 'my"
-  ):
+  with pytest.raises(errors.LedgerError, match="SQLite or PostgreSQL, got 'my"):
     ledger_lib.Ledger.open('mysql://localhost/x')
-  with pytest.raises(ledger_lib.LedgerError, match='SQLAlchemy URL') as error:
+  with pytest.raises(errors.LedgerError, match='SQLAlchemy URL') as error:
     ledger_lib.Ledger.open('postgresql://h:port/x?password=secret')
   assert 'secret' not in str(error.value)
 
@@ -463,7 +462,7 @@ def test_a_ledger_of_another_schema_is_refused(database, book, version):
   _charge(book)
   with database.tamper() as connection:
     connection.exec_driver_sql(f'UPDATE head SET schema_version = {version}')
-  with pytest.raises(ledger_lib.LedgerError) as error:
+  with pytest.raises(errors.LedgerError) as error:
     ledger_lib.Ledger.open(database.url)
   assert str(error.value) == (
     f'ledger must have schema version 2, got {version}; open it with the'
@@ -490,7 +489,7 @@ def test_a_data_set_has_one_population(book):
   assert book.data_sets('faces') == ['c' * 64]
   assert book.data_sets('anybody') == []
   for refused in (book.check_data_set, functools.partial(_charge_data, book)):
-    with pytest.raises(ledger_lib.LedgerError) as error:
+    with pytest.raises(errors.LedgerError) as error:
       refused('fresh name', 'b' * 64)
     assert str(error.value) == (
       "data set bbbbbbbbbbbb is charged to population 'glyphs', got 'fresh"
@@ -505,7 +504,7 @@ def test_a_data_set_of_another_process_is_seen(database, book):
   book.check_data_set('glyphs', 'a' * 64)
   with ledger_lib.Ledger.open(database.url) as other:
     _charge_data(other, 'faces', 'a' * 64)
-  with pytest.raises(ledger_lib.LedgerError, match="'faces'"):
+  with pytest.raises(errors.LedgerError, match="'faces'"):
     _charge_data(book, 'glyphs', 'a' * 64)
   assert len(book.entries()) == 1
 
@@ -524,9 +523,7 @@ def test_only_draws_bind_a_data_set(book):
 
 @pytest.mark.parametrize('digest', ['', None, 7])
 def test_a_data_digest_is_a_text(book, digest):
-  with pytest.raises(
-    ledger_lib.LedgerError, match='data_digest must be a text'
-  ):
+  with pytest.raises(errors.LedgerError, match='data_digest must be a text'):
     _charge_data(book, 'glyphs', digest)
   assert book.entries() == []
 

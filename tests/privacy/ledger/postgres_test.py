@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from dp_accounting import dp_event
 
 from tff_dpemb.privacy.ledger import databases
+from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 
 _EVENT = dp_event.GaussianDpEvent(10.0)
@@ -58,10 +59,10 @@ def test_a_connection_lost_before_the_commit_charged_nothing(url, database):
     _charge(book, 0)
     _on_insert(database, _DIE)
     with pytest.raises(
-      ledger_lib.LedgerUnavailableError, match='Nothing was charged'
+      errors.LedgerUnavailableError, match='Nothing was charged'
     ) as error:
       _charge(book, 1)
-    assert not isinstance(error.value, ledger_lib.LedgerOutcomeUnknownError)
+    assert not isinstance(error.value, errors.LedgerOutcomeUnknownError)
     assert error.value.exit_code == 75
     assert '\n' not in str(error.value)
     _no_fault(database)
@@ -73,7 +74,7 @@ def test_a_connection_lost_during_the_commit_may_have_charged(url, database):
   with ledger_lib.Ledger.open(url) as book:
     _on_insert(database, _DIE, deferred=True)
     with pytest.raises(
-      ledger_lib.LedgerOutcomeUnknownError, match='it may have been charged'
+      errors.LedgerOutcomeUnknownError, match='it may have been charged'
     ):
       _charge(book, 0)
     _no_fault(database)
@@ -84,7 +85,7 @@ def test_a_connection_lost_during_the_commit_may_have_charged(url, database):
 def test_a_commit_that_the_server_refused_charged_nothing(url, database):
   with ledger_lib.Ledger.open(url) as book:
     _on_insert(database, "RAISE EXCEPTION 'no more';", deferred=True)
-    with pytest.raises(ledger_lib.LedgerError, match='no more.*Nothing was'):
+    with pytest.raises(errors.LedgerError, match='no more.*Nothing was'):
       _charge(book, 0)
     assert book.entries() == []
 
@@ -96,10 +97,10 @@ def test_what_was_acknowledged_outlives_a_crash_of_the_server(url, postgres):
     postgres.stop(mode='immediate')
     try:
       with pytest.raises(
-        ledger_lib.LedgerUnavailableError, match='must be reached.*Nothing was'
+        errors.LedgerUnavailableError, match='must be reached.*Nothing was'
       ):
         _charge(book, 3)
-      with pytest.raises(ledger_lib.LedgerUnavailableError):
+      with pytest.raises(errors.LedgerUnavailableError):
         ledger_lib.Ledger.open(url)
     finally:
       postgres.start()
@@ -130,7 +131,7 @@ def test_a_server_without_fsync_is_refused(url):
   connection = mock.Mock()
   connection.execute.return_value.one.return_value = ('off',)
   database = databases.Postgres(sa.make_url(url))
-  with pytest.raises(ledger_lib.LedgerError, match='fsync on, got off'):
+  with pytest.raises(errors.LedgerError, match='fsync on, got off'):
     database.check(connection)
 
 
@@ -161,7 +162,7 @@ def test_a_read_only_server_is_one_line(url):
     'options=', 'options=-cdefault_transaction_read_only%3Don+'
   )
   with ledger_lib.Ledger.open(standby) as book:
-    with pytest.raises(ledger_lib.LedgerError, match='refused: .*read-only'):
+    with pytest.raises(errors.LedgerError, match='refused: .*read-only'):
       _charge(book, 1)
     assert len(book.entries()) == 1
 
@@ -175,14 +176,14 @@ def test_a_writer_that_does_not_let_go_is_named(url, database, monkeypatch):
     with database.tamper() as connection:
       connection.execute(sa.text('SELECT * FROM head FOR UPDATE'))
       with pytest.raises(
-        ledger_lib.LedgerUnavailableError, match='is busy.*Nothing was charged'
+        errors.LedgerUnavailableError, match='is busy.*Nothing was charged'
       ):
         _charge(book, 0)
     _charge(book, 0)
 
 
 def test_a_missing_ledger_is_not_made_by_readers(url, database):
-  with pytest.raises(ledger_lib.LedgerError, match='must exist'):
+  with pytest.raises(errors.LedgerError, match='must exist'):
     ledger_lib.Ledger.open(url, create=False)
   with database.tamper() as connection:
     assert sa.inspect(connection).get_table_names() == []
@@ -193,13 +194,13 @@ def test_a_ledger_that_lacks_a_table_is_damaged(url, database):
     pass
   with database.tamper() as connection:
     connection.exec_driver_sql('DROP TABLE leases')
-  with pytest.raises(ledger_lib.LedgerDamagedError, match='lacks a table'):
+  with pytest.raises(errors.LedgerDamagedError, match='lacks a table'):
     ledger_lib.Ledger.open(url)
 
 
 def test_passwords_are_in_no_error():
   url = 'postgresql://user:secret@127.0.0.1:1/x?sslpassword=secret'
-  with pytest.raises(ledger_lib.LedgerUnavailableError) as error:
+  with pytest.raises(errors.LedgerUnavailableError) as error:
     ledger_lib.Ledger.open(url)
   assert 'secret' not in str(error.value)
   assert '127.0.0.1' in str(error.value)
@@ -207,6 +208,6 @@ def test_passwords_are_in_no_error():
 
 def test_text_that_the_database_cannot_hold_is_refused(url):
   with ledger_lib.Ledger.open(url) as book:
-    with pytest.raises(ledger_lib.LedgerError, match='refused.*Nothing was'):
+    with pytest.raises(errors.LedgerError, match='refused.*Nothing was'):
       book.charge(population='p\0', release='m', run='r', event=_EVENT)
     assert book.entries() == []

@@ -14,6 +14,7 @@ import time
 from dp_accounting import dp_event
 
 from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 
 _FORK = multiprocessing.get_context('fork')
@@ -72,13 +73,13 @@ def _race(path, name, start, results, finish):
     try:
       book.acquire_lease('run', 'slot')
       leased = 1
-    except ledger_lib.LeaseError:
+    except errors.LeaseError:
       leased = 0
     for number in range(4):
       try:
         _charge(book, number, run=name, event=_GAUSSIAN)
         won += 1
-      except ledger_lib.BudgetExceededError:
+      except errors.BudgetExceededError:
         lost += 1
     results.put((leased, won, lost))
     finish.wait()  # Stays alive, so that the lease stays held.

@@ -6,6 +6,7 @@ from dp_accounting import dp_event
 
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.accounting import events
+from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 from tff_dpemb.privacy.ledger import store
 
@@ -219,7 +220,7 @@ def _problems(database, head=None):
   try:
     with ledger_lib.Ledger.open(database.url) as book:
       return book.verify(head=head)
-  except ledger_lib.LedgerDamagedError as error:
+  except errors.LedgerDamagedError as error:
     return [str(error)]  # Found when opened already.
 
 
@@ -262,7 +263,7 @@ def test_a_tampered_ledger_takes_no_charge(database):
   with database.without_triggers() as connection:
     _FROM_INSIDE['edit_head_count'](connection)
   with ledger_lib.Ledger.open(database.url) as book:
-    with pytest.raises(ledger_lib.LedgerDamagedError, match='must agree'):
+    with pytest.raises(errors.LedgerDamagedError, match='must agree'):
       book.acquire_lease('quick', 'tuesday')
 
 
@@ -288,7 +289,7 @@ def test_a_ledger_that_lacks_entries_takes_no_write(database, name):
   with ledger_lib.Ledger.open(database.url) as book:
     for _ in range(2):  # It does not wear off.
       with pytest.raises(
-        ledger_lib.LedgerDamagedError, match='must hold 7 entries.*got 4'
+        errors.LedgerDamagedError, match='must hold 7 entries.*got 4'
       ):
         _WRITES[name](book)
     assert [entry.sequence for entry in book.entries()] == [1, 2, 6, 7]
@@ -302,7 +303,7 @@ def test_an_end_cut_off_meanwhile_is_found_by_the_next_write(database, name):
     book.set_budget('third', guarantee.Budget(1.0, 1e-5))
     with database.without_triggers() as connection:
       _run(connection, 'DELETE FROM entries WHERE sequence = 8')
-    with pytest.raises(ledger_lib.LedgerDamagedError, match='must agree'):
+    with pytest.raises(errors.LedgerDamagedError, match='must agree'):
       _WRITES[name](book)
     assert book.entries()[-1].sequence == 7
 
@@ -316,9 +317,7 @@ def test_a_ledger_without_its_one_head_record_takes_no_write(
     _FROM_INSIDE[statement](connection)
   with ledger_lib.Ledger.open(database.url) as book:
     for action in (*_WRITES.values(), lambda book: book.head()):
-      with pytest.raises(
-        ledger_lib.LedgerDamagedError, match='one head record'
-      ):
+      with pytest.raises(errors.LedgerDamagedError, match='one head record'):
         action(book)
 
 
@@ -357,7 +356,7 @@ def test_a_damaged_entry_is_named(database, column, value):
     )
     _run(connection, "UPDATE entries SET run = 'other' WHERE sequence = 6")
   with ledger_lib.Ledger.open(database.url) as book:
-    with pytest.raises(ledger_lib.LedgerDamagedError, match='entry 4 ') as info:
+    with pytest.raises(errors.LedgerDamagedError, match='entry 4 ') as info:
       book.entries()
     assert info.value.exit_code == 5
     problems = book.verify()
@@ -366,10 +365,10 @@ def test_a_damaged_entry_is_named(database, column, value):
         lambda: book.draw_counts(population='glyphs'),
         lambda: book.composed_event('glyphs'),
       ):
-        with pytest.raises(ledger_lib.LedgerDamagedError, match='entry 4 '):
+        with pytest.raises(errors.LedgerDamagedError, match='entry 4 '):
           read()
     if column == 'run' and value in _NO_TEXT:
-      with pytest.raises(ledger_lib.LedgerDamagedError, match='entry 4 '):
+      with pytest.raises(errors.LedgerDamagedError, match='entry 4 '):
         book.runs('glyphs')
   assert any('entry 4 of the ledger' in problem for problem in problems)
   # It goes on to the end.
@@ -391,7 +390,7 @@ def test_a_damaged_first_draw_is_named_by_what_depends_on_it(database, value):
       lambda: book.headroom('glyphs', _EVENT),
       lambda: _WRITES['charge'](book),
     ):
-      with pytest.raises(ledger_lib.LedgerDamagedError, match='entry 3 '):
+      with pytest.raises(errors.LedgerDamagedError, match='entry 3 '):
         read()
     assert len(book.entries(kind='lease')) == 2
     assert book.head()[0] == 7
@@ -424,7 +423,7 @@ def test_a_damaged_budget_is_named(database, details):
       lambda: _WRITES['charge'](book),
       book.entries,
     ):
-      with pytest.raises(ledger_lib.LedgerDamagedError, match='entry 1 '):
+      with pytest.raises(errors.LedgerDamagedError, match='entry 1 '):
         read()
     assert any('entry 1 of the' in problem for problem in book.verify())
     assert book.head()[0] == 7
@@ -474,7 +473,7 @@ def test_damaged_details_that_name_a_data_set_are_named(database, value):
       details=f'{value} "data_digest"' if value == '{' else value,
     )
   with ledger_lib.Ledger.open(database.url) as book:
-    with pytest.raises(ledger_lib.LedgerDamagedError, match='entry 2 '):
+    with pytest.raises(errors.LedgerDamagedError, match='entry 2 '):
       book.check_data_set('other', 'd' * 64)
 
 

@@ -13,6 +13,7 @@ from tff_dpemb.privacy.accounting import accountant
 from tff_dpemb.privacy.accounting import events
 from tff_dpemb.privacy.mechanisms import correlated
 from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import calibration
 from tff_dpemb.privacy.planning import explanation
 from tff_dpemb.privacy.planning import extrapolation
@@ -70,7 +71,7 @@ def test_golden_tree():
     sampler='min-separation',
     noise='tree',
   )
-  assert plan.sampler == plan_lib.MinSeparationSampler(10**6, 30, 1)
+  assert plan.sampler == samplers.MinSeparationSampler(10**6, 30, 1)
   assert plan.event(30).noise_multiplier == pytest.approx(1.92 / 5**0.5)
   found = plan.guarantee(30).epsilon
   assert found == pytest.approx(6.15, abs=5e-3)
@@ -84,7 +85,7 @@ def test_golden_tree():
 def test_golden_fixed_size_replace_one():
   # Same source: without replacement, 32,768 of 1e6, z 3.84, T 30: 1.09 (RDP).
   plan = plan_lib.PrivacyPlan(
-    sampler=plan_lib.FixedSizeSampler(10**6, 32_768),
+    sampler=samplers.FixedSizeSampler(10**6, 32_768),
     mechanism=mechanisms.FixedClipGaussian(1.0, 3.84),
     virtual_clients=1024,
     rounds=30,
@@ -196,7 +197,7 @@ def test_illegal_settings_are_refused(settings, message):
 
 def _values(**changes):
   values = {
-    'sampler': plan_lib.PoissonSampler(1000, 10),
+    'sampler': samplers.PoissonSampler(1000, 10),
     'mechanism': mechanisms.FixedClipGaussian(1.0, 1.0),
     'virtual_clients': 4,
     'rounds': 5,
@@ -214,7 +215,7 @@ def _values(**changes):
       'adjacency must be add-or-remove',
     ),
     (
-      {'sampler': plan_lib.FixedSizeSampler(1000, 10)},
+      {'sampler': samplers.FixedSizeSampler(1000, 10)},
       'adjacency must be replace-one',
     ),
     (
@@ -223,19 +224,19 @@ def _values(**changes):
     ),
     (
       {
-        'sampler': plan_lib.FixedSizeSampler(1000, 10),
+        'sampler': samplers.FixedSizeSampler(1000, 10),
         'mechanism': mechanisms.CorrelatedGaussian(1.0, 1.0, correlated.Tree()),
         'adjacency': guarantee.Adjacency.REPLACE_ONE,
       },
       'sampler must be min-separation for tree noise',
     ),
     (
-      {'sampler': plan_lib.MinSeparationSampler(1000, 2, 2)},
+      {'sampler': samplers.MinSeparationSampler(1000, 2, 2)},
       r'rounds must be at most min_separation x max_participations = 2 x 2',
     ),
     (
       {
-        'sampler': plan_lib.MinSeparationSampler(1000, 2, 3),
+        'sampler': samplers.MinSeparationSampler(1000, 2, 3),
         'mechanism': mechanisms.CorrelatedGaussian(
           1.0,
           1.0,
@@ -250,7 +251,7 @@ def _values(**changes):
     ),
     (
       {
-        'sampler': plan_lib.MinSeparationSampler(10**4, 5000, 1),
+        'sampler': samplers.MinSeparationSampler(10**4, 5000, 1),
         'mechanism': mechanisms.CorrelatedGaussian(1.0, 1.0, correlated.Tree()),
         'rounds': 4097,
       },
@@ -381,7 +382,7 @@ def test_a_schedule_is_charged_at_its_start(noise):
 def test_independent_noise_on_a_schedule_is_not_amplified():
   # 3000 users, 500 a round: every 6 rounds; 24 rounds are four of one user.
   plan = _schedule('independent')
-  assert plan.sampler == plan_lib.MinSeparationSampler(3000, 6, 4)
+  assert plan.sampler == samplers.MinSeparationSampler(3000, 6, 4)
   assert plan.users_per_round == 500
   alone = dp_event.GaussianDpEvent(2.5)
   assert plan.event(24) == dp_event.SelfComposedDpEvent(alone, 4)

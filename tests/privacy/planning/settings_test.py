@@ -5,6 +5,7 @@ import pytest
 from tff_dpemb import config
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.mechanisms import correlated
+from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
 
 
@@ -68,7 +69,7 @@ def test_pages_that_do_not_match_are_refused(settings, match):
 
 def test_a_page_sets_what_it_says():
   plan = _schedule('blt', min_separation=7, max_participations=9, blt_buffers=2)
-  assert plan.sampler == plan_lib.MinSeparationSampler(3000, 7, 9)
+  assert plan.sampler == samplers.MinSeparationSampler(3000, 7, 9)
   assert isinstance(plan.mechanism.strategy, correlated.Blt)
   assert len(plan.mechanism.strategy.decays) <= 2
   banded = _schedule('banded', bands=3, restart_every=6)

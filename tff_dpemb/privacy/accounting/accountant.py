@@ -33,9 +33,6 @@ from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.accounting import events
 from tff_dpemb.privacy.accounting import loss_distribution
 
-FINE_GRID_POINTS = loss_distribution.FINE_GRID_POINTS
-COARSE_GRID_POINTS = loss_distribution.COARSE_GRID_POINTS
-PLD_DELTA_FLOOR = loss_distribution.DELTA_FLOOR
 _LARGEST_COUNT = 10**9
 
 _RELATIONS = {
@@ -62,7 +59,7 @@ def guarantee_of_event(
   delta: float,
   adjacency: guarantee.Adjacency,
   assumptions: tuple[str, ...] = (),
-  grid_points: int = FINE_GRID_POINTS,
+  grid_points: int = loss_distribution.FINE_GRID_POINTS,
   cross_check: bool = True,
 ) -> guarantee.Guarantee:
   """Returns the (epsilon, delta) guarantee of an event.
@@ -99,7 +96,7 @@ def guarantee_of_counts(
   delta: float,
   adjacency: guarantee.Adjacency,
   assumptions: tuple[str, ...] = (),
-  grid_points: int = FINE_GRID_POINTS,
+  grid_points: int = loss_distribution.FINE_GRID_POINTS,
   cross_check: bool = True,
 ) -> guarantee.Guarantee:
   """Returns the guarantee of counted events (`events.flatten`, `merge`)."""
@@ -169,8 +166,9 @@ def _compute(question: _Question) -> guarantee.Guarantee:
   leaves = distribution_leaves(counts, adjacency)
   if leaves is None:
     why = 'the PLD does not know every event'
-  elif delta < PLD_DELTA_FLOOR:
-    why = f'delta is below {PLD_DELTA_FLOOR:g}, where the PLD is not exact'
+  elif delta < loss_distribution.DELTA_FLOOR:
+    least = loss_distribution.DELTA_FLOOR
+    why = f'delta is below {least:g}, where the PLD is not exact'
   else:
     grid = loss_distribution.choose_grid(leaves, grid_points)
     composed = loss_distribution.compose(leaves, grid)
@@ -230,7 +228,9 @@ def max_count(
   Returns 0 if even one more is too much, and `limit` if that many still fit.
   """
 
-  def fits(count: int, grid_points: int = COARSE_GRID_POINTS) -> bool:
+  def fits(
+    count: int, grid_points: int = loss_distribution.COARSE_GRID_POINTS
+  ) -> bool:
     found = guarantee_of_counts(
       events.merge((*base, (event, count))),
       delta=delta,
@@ -254,7 +254,7 @@ def max_count(
       low = middle
     else:
       high = middle
-  while low < limit and fits(low + 1, FINE_GRID_POINTS):
+  while low < limit and fits(low + 1, loss_distribution.FINE_GRID_POINTS):
     low += 1
   return low
 

@@ -8,6 +8,7 @@ from dp_accounting import dp_event
 from tff_dpemb.privacy import guarantee as guarantee_lib
 from tff_dpemb.privacy.accounting import accountant
 from tff_dpemb.privacy.accounting import events
+from tff_dpemb.privacy.accounting import loss_distribution
 from tff_dpemb.privacy.accounting import profile
 from tff_dpemb.privacy.certificate import document
 from tff_dpemb.privacy.planning import plan as plan_lib
@@ -25,7 +26,7 @@ def method() -> document.Method:
   return document.Method(
     library=accountant.library_version(),
     version=_VERSION,
-    grid_points=accountant.FINE_GRID_POINTS,
+    grid_points=loss_distribution.FINE_GRID_POINTS,
     group_grid_points=profile.GROUP_GRID_POINTS,
   )
 

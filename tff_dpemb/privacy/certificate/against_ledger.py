@@ -8,7 +8,9 @@ from tff_dpemb.privacy.accounting import events
 from tff_dpemb.privacy.certificate import accounting
 from tff_dpemb.privacy.certificate import comparison
 from tff_dpemb.privacy.certificate import document
+from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
+from tff_dpemb.privacy.ledger import state as ledger_state
 from tff_dpemb.privacy.planning import plan as plan_lib
 
 # What accounting raises for numbers and events that cannot be.
@@ -40,7 +42,7 @@ def refuse_damaged(ledger: ledger_lib.Ledger) -> None:
   """
   found = ledger.verify()
   if found:
-    raise ledger_lib.LedgerDamagedError(
+    raise errors.LedgerDamagedError(
       'the ledger must be as it was written, or draws may be missing, got:'
       f' {found[0]} Run `dpemb ledger verify` for all {len(found)} problems and'
       ' restore the ledger from a copy; nothing was charged or certified.'
@@ -48,7 +50,7 @@ def refuse_damaged(ledger: ledger_lib.Ledger) -> None:
 
 
 def draw_problems(
-  entries: Sequence[ledger_lib.Entry], plan: plan_lib.PrivacyPlan
+  entries: Sequence[ledger_state.Entry], plan: plan_lib.PrivacyPlan
 ) -> list[str]:
   """Returns which draws are not what a plan charges, one sentence each.
 
@@ -131,7 +133,7 @@ def problems(
 
 
 def _relations_differ(
-  certificate: document.Certificate, entries: Sequence[ledger_lib.Entry]
+  certificate: document.Certificate, entries: Sequence[ledger_state.Entry]
 ) -> list[str]:
   """Checks that the draws were charged under the certified adjacency."""
   stated = certificate.adjacency.relation
@@ -144,7 +146,7 @@ def _relations_differ(
 
 
 def charges_differ(
-  certificate: document.Certificate, entries: Sequence[ledger_lib.Entry]
+  certificate: document.Certificate, entries: Sequence[ledger_state.Entry]
 ) -> list[str]:
   """Checks what the draws of the release were charged as."""
   if certificate.kind == 'synthetic':
@@ -279,7 +281,7 @@ def _artifact_in_ledger(
 
 
 def _queries_in_ledger(
-  mechanism: document.QueriesMechanism, entries: Sequence[ledger_lib.Entry]
+  mechanism: document.QueriesMechanism, entries: Sequence[ledger_state.Entry]
 ) -> list[str]:
   certified: collections.Counter[str] = collections.Counter()
   try:
@@ -300,7 +302,7 @@ def _queries_in_ledger(
 def _model_in_ledger(
   certificate: document.Certificate,
   mechanism: document.ModelMechanism,
-  entries: Sequence[ledger_lib.Entry],
+  entries: Sequence[ledger_state.Entry],
 ) -> list[str]:
   problems = _counts_differ(mechanism.draws, len(entries))
   again = len(entries) - len({entry.round_number for entry in entries})

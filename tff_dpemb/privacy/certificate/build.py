@@ -21,6 +21,7 @@ from tff_dpemb.privacy.certificate import document
 from tff_dpemb.privacy.certificate import facts
 from tff_dpemb.privacy.certificate import statement
 from tff_dpemb.privacy.certificate import verification
+from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
 
 # What the training loop really draws from (`training.aggregators`,
@@ -140,7 +141,7 @@ def for_training(
           (
             _NOISE_RANDOMNESS,
             _PHASE_RANDOMNESS
-            if isinstance(plan.sampler, plan_lib.MinSeparationSampler)
+            if isinstance(plan.sampler, samplers.MinSeparationSampler)
             else _COHORT_RANDOMNESS,
             _SLOT_RANDOMNESS,
           )

@@ -1,14 +1,20 @@
-"""Whether one more draw fits a population's budget.
+"""Whether a population may pay for one more draw.
 
-Accounting takes up to seconds, a charge must take milliseconds: so the first
-draw of a kind finds how many of it fit, given all other draws, and the next
-ones only compare counts.
+It must fit the population's budget. Accounting takes up to seconds, a charge
+must take milliseconds: so the first draw of a kind finds how many of it fit,
+given all other draws, and the next ones only compare counts.
+
+And it must be on the population's own data. A budget belongs to users, not to a
+free string: the same data under another name would get a second budget.
 """
 
 import json
 import shlex
+import threading
+from collections.abc import Mapping
 from typing import Any, Literal
 
+import sqlalchemy as sa
 from dp_accounting import dp_event
 
 from tff_dpemb.privacy import guarantee
@@ -16,26 +22,13 @@ from tff_dpemb.privacy.accounting import accountant
 from tff_dpemb.privacy.accounting import events
 from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import state as ledger_state
+from tff_dpemb.privacy.ledger import store
 
 WARNING_SHARE = 0.8
+DATA_DIGEST = 'data_digest'  # In the details of draws.
 _LOOK_AHEAD = 1000
 
 Verdict = Literal['fits', 'warn', 'exceeds', 'unknown']
-
-
-class BudgetExceededError(errors.LedgerError):
-  """A draw that would exceed the population's budget: it must not run.
-
-  Attributes:
-    left: Epsilon that is left at the budget's delta.
-    exit_code: What a command ends with.
-  """
-
-  exit_code = 4
-
-  def __init__(self, message: str, *, left: float):
-    super().__init__(message)
-    self.left = left
 
 
 # By all that it depends on: (most that fit, most below the warning, how far was
@@ -107,7 +100,7 @@ def refusal(
   state: ledger_state.State,
   event: dp_event.DpEvent,
   budget: guarantee.Budget,
-) -> BudgetExceededError:
+) -> errors.BudgetExceededError:
   """Returns the error for a draw that does not fit; it says what is left."""
   before = ledger_state.guarantee_of_state(state, budget.delta).epsilon
   after = accountant.guarantee_of_counts(
@@ -117,7 +110,7 @@ def refusal(
     cross_check=False,
   ).epsilon
   left = max(0.0, budget.epsilon - before)
-  return BudgetExceededError(
+  return errors.BudgetExceededError(
     f'budget of population {population!r} is epsilon {budget.epsilon:g} at'
     f' delta {budget.delta!r}: spent {guarantee.epsilon_text(before)}, left'
     f' {left:.4g}, and this draw would make it'
@@ -141,3 +134,82 @@ def _key(state: ledger_state.State, text: str) -> tuple[Any, int]:
   counts = dict(state.counts)
   drawn = counts.pop(text, 0)
   return (state.budget, tuple(sorted(counts.items())), text), drawn
+
+
+class DataSets:
+  """What the draws of one ledger say about data sets.
+
+  Entries are only ever appended, so each call reads those that are new since
+  the last one: a charge stays quick however long the ledger is.
+  """
+
+  def __init__(self) -> None:
+    self._lock = threading.Lock()
+    self._read = 0  # The last entry that was looked at.
+    self._found: set[tuple[str, str]] = set()  # (data digest, population)
+
+  def of_population(
+    self, connection: sa.Connection, population: str
+  ) -> list[str]:
+    """Returns the digests of the data sets that a population paid for."""
+    return sorted(
+      digest for digest, name in self._update(connection) if name == population
+    )
+
+  def check(
+    self, connection: sa.Connection, population: str, data_digest: str
+  ) -> None:
+    """Refuses a data set that another population paid for.
+
+    Raises:
+      LedgerError: So it is, or the digest is no text; it names the other.
+    """
+    if not isinstance(data_digest, str) or not data_digest:
+      raise errors.LedgerError(
+        f'data_digest must be a text that is not empty, got {data_digest!r}.'
+      )
+    others = sorted(
+      name
+      for digest, name in self._update(connection)
+      if digest == data_digest and name != population
+    )
+    if others:
+      raise errors.LedgerError(
+        f'data set {data_digest[:12]} is charged to population {others[0]!r},'
+        f' got {population!r}: a budget is bound to users, not to a name; use'
+        f' population {others[0]!r}. Nothing was charged.'
+      )
+
+  def check_details(
+    self,
+    connection: sa.Connection,
+    population: str,
+    details: Mapping[str, Any] | None,
+  ) -> None:
+    """Does `check` for the data set that a draw's details name, if any."""
+    if details is not None and DATA_DIGEST in details:
+      self.check(connection, population, details[DATA_DIGEST])
+
+  def _update(self, connection: sa.Connection) -> frozenset[tuple[str, str]]:
+    table = store.entries
+    with self._lock:
+      last = connection.execute(
+        sa.select(sa.func.max(table.c.sequence))
+      ).scalar_one()
+      rows = connection.execute(
+        sa.select(
+          table.c.population, table.c.details, sa.func.min(table.c.sequence)
+        )
+        .where(
+          table.c.sequence > self._read,
+          table.c.kind == 'draw',
+          table.c.details.contains(f'"{DATA_DIGEST}"', autoescape=True),
+        )
+        .group_by(table.c.population, table.c.details)
+      )
+      for population, text, first in rows:
+        digest = ledger_state.details_of_text(text, first).get(DATA_DIGEST)
+        if isinstance(digest, str):
+          self._found.add((digest, population))
+      self._read = max(self._read, last or 0)
+      return frozenset(self._found)

@@ -21,10 +21,6 @@ from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import store
 
 
-class LeaseError(errors.LedgerError):
-  """The lease is held by another, was lost, or its slot is complete."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Lease:
   """The right to run one slot of one run.
@@ -58,7 +54,7 @@ def acquire(
     LeaseError: It is held by a process that may be alive, or is complete.
   """
   if not ttl_seconds > 0:
-    raise LeaseError(f'ttl_seconds must be > 0, got {ttl_seconds}.')
+    raise errors.LeaseError(f'ttl_seconds must be > 0, got {ttl_seconds}.')
   table = store.leases
   row = connection.execute(
     sa.select(table).where(table.c.run == run, table.c.slot == slot)
@@ -66,13 +62,13 @@ def acquire(
   generation = 1
   if row is not None:
     if row.status == 'complete':
-      raise LeaseError(
+      raise errors.LeaseError(
         f'slot {slot!r} of run {run!r} must not be complete; it ran already.'
       )
     free = row.status == 'released' or row.expires_at <= now.timestamp()
     if not free and not _is_gone(row.holder):
       left = row.expires_at - now.timestamp()
-      raise LeaseError(
+      raise errors.LeaseError(
         f'slot {slot!r} of run {run!r} must be free; it is held by'
         f' {row.holder.rsplit(" ", 1)[0]!r} for another {left:.0f} s. Wait, or'
         ' stop that process.'
@@ -169,7 +165,7 @@ def _update(
     .values(**values)
   ).rowcount
   if changed != 1:
-    raise LeaseError(
+    raise errors.LeaseError(
       f'the lease of slot {lease.slot!r} of run {lease.run!r} must be held; it'
       ' expired and another process took over, or it was released.'
     )

@@ -12,8 +12,6 @@ import re
 
 from tff_dpemb.privacy.ledger import errors
 
-LedgerDamagedError = errors.LedgerDamagedError
-
 
 class Mirror:
   """One such file. All writers of a ledger must share it."""
@@ -67,7 +65,7 @@ class Mirror:
     try:
       content = self.path.read_bytes()
     except OSError as error:
-      raise LedgerDamagedError(
+      raise errors.LedgerDamagedError(
         f"the ledger's mirror {str(self.path)!r} must be a readable file"
         f' ({error.strerror}); restore it.'
       ) from error
@@ -77,7 +75,7 @@ class Mirror:
       if whole:
         found.append((whole[1], int(whole[2]), whole[3]))
       elif not re.fullmatch(r'~?([0-9]{1,18}( [0-9a-f]{0,63})?)?', line):
-        raise LedgerDamagedError(
+        raise errors.LedgerDamagedError(
           f'{self.path.name!r} must hold lines of count and digest; one was'
           ' edited: restore it.'
         )

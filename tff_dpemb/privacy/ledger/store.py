@@ -22,8 +22,6 @@ from tff_dpemb.privacy.ledger import mirror as ledger_mirror
 
 SCHEMA_VERSION = 2
 
-LedgerError = errors.LedgerError
-LedgerDamagedError = errors.LedgerDamagedError
 
 metadata = sa.MetaData()
 
@@ -126,7 +124,7 @@ def entry_digest(fields: dict[str, Any]) -> str:
 def only_head(rows: Sequence[sa.Row]) -> sa.Row:
   """Returns the head record; LedgerDamagedError if there is not just one."""
   if len(rows) != 1:
-    raise LedgerDamagedError(
+    raise errors.LedgerDamagedError(
       f'the ledger must have one head record, got {len(rows)}; it was damaged:'
       ' restore it from a copy.'
     )
@@ -225,7 +223,7 @@ def open_store(
   try:
     parsed = sa.make_url(text)
   except (sa.exc.ArgumentError, ValueError) as error:
-    raise LedgerError(
+    raise errors.LedgerError(
       'ledger must be a file path or a SQLAlchemy URL, got'
       f' {text.partition("?")[0]!r}.'
     ) from error
@@ -243,12 +241,12 @@ def open_store(
     case 'postgres' | 'postgresql':
       database = databases.Postgres(parsed)
     case other:
-      raise LedgerError(
+      raise errors.LedgerError(
         f'ledger must be SQLite or PostgreSQL, got {other!r}; give a file path'
         ' or postgresql://HOST/DATABASE.'
       )
   if mirror_path is not None and mirror_path.is_dir():
-    raise LedgerDamagedError(
+    raise errors.LedgerDamagedError(
       f"the ledger's mirror {str(mirror_path)!r} must be a file, got a"
       ' directory; move it away and restore the file.'
     )
@@ -263,7 +261,7 @@ def open_store(
     if is_new and mirror_path is not None:
       mirror_path.open('ab').close()
   except OSError as error:
-    raise LedgerError(
+    raise errors.LedgerError(
       f'ledger {database.name!r} could not be opened ({error.strerror}).'
     ) from error
   return Store(
@@ -274,23 +272,23 @@ def open_store(
 
 def _sqlite(url: sa.URL, *, create: bool) -> databases.Sqlite:
   if url.database in (None, '', ':memory:'):
-    raise LedgerError(
+    raise errors.LedgerError(
       'ledger must be on disk, got an in-memory database; give a file.'
     )
   path = pathlib.Path(str(url.database))
   if path.is_dir():
-    raise LedgerError(
+    raise errors.LedgerError(
       f'ledger {str(path)!r} must be a file, got a directory; give the path'
       ' of the SQLite file.'
     )
   if not create and not path.exists():
-    raise LedgerError(
+    raise errors.LedgerError(
       f'ledger {str(path)!r} must exist; nothing was charged there yet.'
     )
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
   except OSError as error:
-    raise LedgerError(
+    raise errors.LedgerError(
       f'ledger {str(path)!r} could not be opened ({error.strerror}).'
     ) from error
   return databases.Sqlite(url, path)
@@ -304,7 +302,7 @@ def _initialise(database: databases.Database, *, create: bool) -> bool:
     names = set(sa.inspect(plain).get_table_names())
   if not ours <= names:
     if not create and not names & ours:
-      raise LedgerError(
+      raise errors.LedgerError(
         f'ledger {database.name!r} must exist; nothing was charged there yet.'
       )
     with database.engine.connect() as plain:
@@ -313,7 +311,7 @@ def _initialise(database: databases.Database, *, create: bool) -> bool:
         database.prepare_set_up(connection)
         names = set(sa.inspect(connection).get_table_names())
         if ours & names and not ours <= names:
-          raise LedgerDamagedError(
+          raise errors.LedgerDamagedError(
             'the ledger lacks a table; it was damaged: restore it from a copy.'
           )
         if not ours <= names:
@@ -324,7 +322,7 @@ def _initialise(database: databases.Database, *, create: bool) -> bool:
     versions = plain.execute(sa.select(head.c.schema_version)).scalars().all()
   for version in versions:
     if version != SCHEMA_VERSION:
-      raise LedgerError(
+      raise errors.LedgerError(
         f'ledger must have schema version {SCHEMA_VERSION}, got {version}; open'
         ' it with the release of dpemb that wrote it. Nothing was charged.'
       )

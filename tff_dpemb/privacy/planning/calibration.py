@@ -8,6 +8,7 @@ from scipy import optimize
 
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.accounting import accountant
+from tff_dpemb.privacy.accounting import loss_distribution
 from tff_dpemb.privacy.mechanisms import mechanisms
 from tff_dpemb.privacy.planning import plan as plan_lib
 
@@ -81,7 +82,7 @@ def _least_noise(spent: Callable[[float, int], float], epsilon: float) -> float:
       f'epsilon must be in [{_SMALLEST_EPSILON:g}, {_LARGEST_EPSILON:g}] to'
       f' solve for noise, got {epsilon:g}.'
     )
-  coarse = accountant.COARSE_GRID_POINTS
+  coarse = loss_distribution.COARSE_GRID_POINTS
   high = 1.0
   while spent(high, coarse) > epsilon:
     high *= 2
@@ -95,7 +96,7 @@ def _least_noise(spent: Callable[[float, int], float], epsilon: float) -> float:
   while spent(low, coarse) <= epsilon:
     low, high = low / 2, low
   found = crossing(lambda value: spent(value, coarse), epsilon, low, high)
-  while spent(found, accountant.FINE_GRID_POINTS) > epsilon:
+  while spent(found, loss_distribution.FINE_GRID_POINTS) > epsilon:
     found *= 1.0005
   return found
 

@@ -9,6 +9,7 @@ from tff_dpemb import config
 from tff_dpemb.privacy import checks
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import calibration
 from tff_dpemb.privacy.planning import plan as plan_lib
 
@@ -139,7 +140,7 @@ def _row(plan: plan_lib.PrivacyPlan, examples_per_user: int) -> CohortRow:
   participations = plan.rounds * plan.sampling_probability
   if isinstance(plan.mechanism, mechanisms.CorrelatedGaussian):
     variance = plan.mechanism.strategy.prefix_variances(plan.rounds).max()
-  if isinstance(plan.sampler, plan_lib.MinSeparationSampler):
+  if isinstance(plan.sampler, samplers.MinSeparationSampler):
     participations = plan.sampler.participation.most(plan.rounds)
   users_trained = round(plan.rounds * plan.users_per_round)
   return CohortRow(

@@ -9,6 +9,7 @@ from dp_accounting import dp_event
 
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.accounting import accountant
+from tff_dpemb.privacy.accounting import loss_distribution
 from tff_dpemb.privacy.planning import calibration
 from tff_dpemb.privacy.planning import plan as plan_lib
 
@@ -95,7 +96,7 @@ def sampled_epsilon(
   rounds: int,
   delta: float,
   adjacency: guarantee.Adjacency = guarantee.Adjacency.ADD_OR_REMOVE_ONE,
-  grid_points: int = accountant.FINE_GRID_POINTS,
+  grid_points: int = loss_distribution.FINE_GRID_POINTS,
 ) -> float:
   """Returns epsilon of Poisson-sampled Gaussians (noise / sensitivity)."""
   event = dp_event.GaussianDpEvent(noise_multiplier)
@@ -130,7 +131,10 @@ def _extrapolate_one(
       grid_points=points,
     )
 
-  fine, coarse = accountant.FINE_GRID_POINTS, accountant.COARSE_GRID_POINTS
+  fine, coarse = (
+    loss_distribution.FINE_GRID_POINTS,
+    loss_distribution.COARSE_GRID_POINTS,
+  )
   low, high = plan.virtual_clients, most
   if spent(low, coarse) <= target:
     high = low

@@ -23,12 +23,6 @@ from tff_dpemb.privacy.mechanisms import mechanisms
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import settings
 
-PoissonSampler = samplers.PoissonSampler
-FixedSizeSampler = samplers.FixedSizeSampler
-MinSeparationSampler = samplers.MinSeparationSampler
-Sampler = samplers.Sampler
-default_adjacency = samplers.default_adjacency
-
 
 def default_delta(population: int) -> float:
   """Returns population ** -1.1, which is below 1 / population."""
@@ -54,7 +48,7 @@ class PrivacyPlan:
     shares_virtual_client: Whether a virtual client may hold several users.
   """
 
-  sampler: Sampler
+  sampler: samplers.Sampler
   mechanism: mechanisms.Mechanism
   virtual_clients: int
   rounds: int
@@ -103,7 +97,7 @@ class PrivacyPlan:
     So it is where a schedule, not chance, says who takes part: a user's rounds
     are known beforehand, and no round has an event of its own.
     """
-    return isinstance(self.sampler, MinSeparationSampler)
+    return isinstance(self.sampler, samplers.MinSeparationSampler)
 
   def round_event(self) -> dp_event.DpEvent:
     """Returns the event of one round, to be charged before each draw.
@@ -111,7 +105,7 @@ class PrivacyPlan:
     Raises:
       PlanError: The plan is charged once for all rounds: see `charge_event`.
     """
-    if isinstance(self.sampler, MinSeparationSampler):
+    if isinstance(self.sampler, samplers.MinSeparationSampler):
       raise guarantee_lib.PlanError(
         'a plan with a schedule is charged once for all its rounds, not a round'
         ' at a time; use plan.charge_event or plan.event.'
@@ -153,14 +147,17 @@ class PrivacyPlan:
     sensitivity is at most the largest row's.
     """
     match self.sampler, self.mechanism:
-      case MinSeparationSampler(), mechanisms.CorrelatedGaussian() as mechanism:
+      case (
+        samplers.MinSeparationSampler(),
+        mechanisms.CorrelatedGaussian() as mechanism,
+      ):
         return mechanism.replay_event(
           self.adjacency,
           rounds=self.rounds,
           participation=self.sampler.participation,
           shares_virtual_client=self.shares_virtual_client,
         )
-      case MinSeparationSampler(), _:
+      case samplers.MinSeparationSampler(), _:
         return self._mechanism_event(self.mechanism)
       case _:
         return self.round_event()
@@ -323,14 +320,14 @@ class PrivacyPlan:
     if rounds == 0:
       return dp_event.NoOpDpEvent()
     match self.sampler, mechanism:
-      case MinSeparationSampler(), mechanisms.CorrelatedGaussian():
+      case samplers.MinSeparationSampler(), mechanisms.CorrelatedGaussian():
         return mechanism.run_event(
           self.adjacency,
           rounds=rounds,
           participation=self.sampler.participation,
           shares_virtual_client=self.shares_virtual_client,
         )
-      case MinSeparationSampler(), _:
+      case samplers.MinSeparationSampler(), _:
         return dp_event.SelfComposedDpEvent(
           self._mechanism_event(mechanism),
           self.sampler.participation.most(rounds),
@@ -371,7 +368,7 @@ def plan_from_config(
     )
   sampler = settings.sampler_from_config(privacy, population, rounds)
   if privacy.adjacency is None:
-    adjacency = default_adjacency(sampler)
+    adjacency = samplers.default_adjacency(sampler)
   else:
     adjacency = guarantee_lib.Adjacency(privacy.adjacency)
   delta = privacy.delta
@@ -415,7 +412,7 @@ def _check_match(plan: PrivacyPlan) -> None:
       'virtual_clients of plan and mechanism must be equal, got'
       f' {plan.virtual_clients} and {mechanism.virtual_clients}.'
     )
-  if isinstance(sampler, MinSeparationSampler):
+  if isinstance(sampler, samplers.MinSeparationSampler):
     most = sampler.min_separation * sampler.max_participations
     if plan.rounds > most:
       raise guarantee_lib.PlanError(
@@ -426,7 +423,7 @@ def _check_match(plan: PrivacyPlan) -> None:
       )
   if not isinstance(mechanism, mechanisms.CorrelatedGaussian):
     return
-  if not isinstance(sampler, MinSeparationSampler):
+  if not isinstance(sampler, samplers.MinSeparationSampler):
     raise settings.needs_schedule(mechanism.kind, sampler)
   found = mechanism.correlated_sensitivity(
     plan.rounds, participation=sampler.participation
