@@ -10,7 +10,7 @@ from benchmarks import runner
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.accounting import accountant
 from tff_dpemb.privacy.accounting import profile
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
 
@@ -33,7 +33,7 @@ def _published() -> list[runner.Measure]:
   # clients, 200 rounds, 6 800 users, delta N^-1.1.
   emnist = plan_lib.PrivacyPlan(
     sampler=samplers.PoissonSampler(6800, 256),
-    mechanism=mechanisms.FixedClipGaussian(1.0, 0.62),
+    mechanism=independent.FixedClipGaussian(1.0, 0.62),
     virtual_clients=32,
     rounds=200,
     delta=plan_lib.default_delta(6800),
@@ -68,7 +68,7 @@ def _identities() -> list[runner.Measure]:
   """Adaptive clipping: value and count together are the total, once."""
   worst = 0.0
   for total, clients in ((0.3, 10), (1.0, 20), (2.0, 40), (9.0, 1000)):
-    mechanism = mechanisms.AdaptiveClipGaussian(
+    mechanism = independent.AdaptiveClipGaussian(
       1.0, total, virtual_clients=clients
     )
     parts, whole = (

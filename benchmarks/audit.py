@@ -79,13 +79,13 @@ def measure() -> list[runner.Measure]:
 
 
 def _plan():
-  from tff_dpemb.privacy.mechanisms import mechanisms
+  from tff_dpemb.privacy.mechanisms import independent
   from tff_dpemb.privacy.mechanisms import samplers
   from tff_dpemb.privacy.planning import plan as plan_lib
 
   return plan_lib.PrivacyPlan(
     sampler=samplers.PoissonSampler(_POPULATION, _POPULATION),
-    mechanism=mechanisms.FixedClipGaussian(_CLIP, _NOISE_MULTIPLIER),
+    mechanism=independent.FixedClipGaussian(_CLIP, _NOISE_MULTIPLIER),
     virtual_clients=_VIRTUAL_CLIENTS,
     rounds=_ROUNDS,
     delta=plan_lib.default_delta(_POPULATION),

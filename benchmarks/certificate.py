@@ -24,7 +24,8 @@ from tff_dpemb.privacy.certificate import statement
 from tff_dpemb.privacy.certificate import verification
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 from tff_dpemb.privacy.mechanisms import correlated
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
 
@@ -172,7 +173,7 @@ def _sealed(content: dict[str, Any]) -> dict[str, Any]:
 def _poisson_plan() -> plan_lib.PrivacyPlan:
   return plan_lib.PrivacyPlan(
     sampler=samplers.PoissonSampler(_POPULATION, 256),
-    mechanism=mechanisms.AdaptiveClipGaussian(0.5, 2.0, 40),
+    mechanism=independent.AdaptiveClipGaussian(0.5, 2.0, 40),
     virtual_clients=40,
     rounds=6,
     delta=_DELTA,
@@ -183,7 +184,7 @@ def _blt_plan() -> plan_lib.PrivacyPlan:
   strategy = correlated.Blt(decays=(0.9, 0.5), weights=(0.3, 0.2))
   return plan_lib.PrivacyPlan(
     sampler=samplers.MinSeparationSampler(_POPULATION, 4, 3),
-    mechanism=mechanisms.CorrelatedGaussian(
+    mechanism=correlated_gaussian.CorrelatedGaussian(
       0.5,
       3.0,
       strategy,

@@ -24,7 +24,7 @@ from tff_dpemb.privacy.accounting import accountant
 from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 from tff_dpemb.privacy.ledger import state as ledger_state
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
 
@@ -40,7 +40,7 @@ _SEED = 6
 _FORK = multiprocessing.get_context('fork')
 _PLAN = plan_lib.PrivacyPlan(
   sampler=samplers.PoissonSampler(10**6, 1000),
-  mechanism=mechanisms.FixedClipGaussian(1.0, 2.0),
+  mechanism=independent.FixedClipGaussian(1.0, 2.0),
   virtual_clients=100,
   rounds=10**6,
   delta=1e-7,

@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from tff_dpemb.privacy.mechanisms import correlated
 from tff_dpemb.privacy.mechanisms import correlated_design
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import samplers
 
 ROUNDS = 16
-PARTICIPATION = correlated.Participation(4, 4)  # every fourth round, all 16
+PARTICIPATION = samplers.Participation(4, 4)  # every fourth round, all 16
 CLIP_NORM = 0.5
 
 
@@ -24,19 +26,19 @@ def build(
     'learning_rate': learning_rate,
   }
   found: dict[str, mechanisms.Mechanism] = {
-    'fixed clip': mechanisms.FixedClipGaussian(*common),
-    'adaptive clip': mechanisms.AdaptiveClipGaussian(*common, **adaptive),
+    'fixed clip': independent.FixedClipGaussian(*common),
+    'adaptive clip': independent.AdaptiveClipGaussian(*common, **adaptive),
   }
   for kind in ('tree', 'banded', 'blt'):
     strategy = correlated_design.build(
       kind, ROUNDS, participation=PARTICIPATION
     )
-    found[kind] = mechanisms.CorrelatedGaussian(*common, strategy)
+    found[kind] = correlated_gaussian.CorrelatedGaussian(*common, strategy)
   for kind in ('tree', 'blt'):
     strategy = correlated_design.build(
       kind, ROUNDS, participation=PARTICIPATION, restart_every=6
     )
-    found[f'{kind}, adaptive clip'] = mechanisms.CorrelatedGaussian(
+    found[f'{kind}, adaptive clip'] = correlated_gaussian.CorrelatedGaussian(
       *common, strategy, restart_every=6, clipping='adaptive', **adaptive
     )
   return found

@@ -78,11 +78,11 @@ def _measure_noise() -> list[runner.Measure]:
 
 def _measure_one_noise(name, mechanism, noise, clips) -> list[runner.Measure]:
   """Holds noise [rounds, 2, size] to what the mechanism says of it."""
-  from tff_dpemb.privacy.mechanisms import mechanisms
+  from tff_dpemb.privacy.mechanisms import correlated_gaussian
 
   # Row t: how round t's noise is made of the rounds' fresh noise.
   mixing = np.diag(clips) * mechanism.value_noise_multiplier
-  if isinstance(mechanism, mechanisms.CorrelatedGaussian):
+  if isinstance(mechanism, correlated_gaussian.CorrelatedGaussian):
     # The clip norm is constant within the segments that noise spreads over.
     mixing = mechanism.stream(cases.ROUNDS).noise(np.eye(cases.ROUNDS)) @ mixing
   error = 1 / math.sqrt(2 * _SIZE)  # of a deviation, relative
@@ -162,9 +162,9 @@ def _measure_training() -> list[runner.Measure]:
 
 def _calibrated(page, population: int, epsilon: float) -> float:
   """Returns the least noise multiplier of a page's plan for `epsilon`."""
-  from tff_dpemb.privacy.planning import plan as plan_lib
+  from tff_dpemb.privacy.planning import settings
 
-  plan = plan_lib.plan_from_config(
+  plan = settings.plan_from_config(
     page.privacy, population=population, rounds=page.training.rounds
   )
   return calibration.calibrate(plan, epsilon).mechanism.noise_multiplier

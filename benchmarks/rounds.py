@@ -17,7 +17,7 @@ def build_process(
 ) -> Any:
   """Returns the product's process with adaptive clipping and noise."""
   from tff_dpemb.models import embedding_model
-  from tff_dpemb.privacy.mechanisms import mechanisms
+  from tff_dpemb.privacy.mechanisms import independent
   from tff_dpemb.training import aggregators
   from tff_dpemb.training import process
 
@@ -26,7 +26,7 @@ def build_process(
     embedding_model.lift(backbone),
     process.local_tuning_from_config(page, num_classes=0),
     aggregators.build_aggregator(
-      mechanisms.AdaptiveClipGaussian(
+      independent.AdaptiveClipGaussian(
         0.1, noise_multiplier, virtual_clients=virtual_clients
       ),
       denominator=float(virtual_clients),

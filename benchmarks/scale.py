@@ -93,7 +93,7 @@ def _measure_parameters() -> list[runner.Measure]:
 def _measure_population() -> list[runner.Measure]:
   """The draw of 320 expected users in 32 virtual clients, by each sampler."""
   from tff_dpemb.data import cohorts
-  from tff_dpemb.privacy.planning import plan as plan_lib
+  from tff_dpemb.privacy.planning import settings
   from tff_dpemb.training import program
 
   rng = cohorts.system_rng()
@@ -114,7 +114,7 @@ def _measure_population() -> list[runner.Measure]:
           },
         }
       )
-      plan = plan_lib.plan_from_config(
+      plan = settings.plan_from_config(
         page.privacy,
         population=population,
         rounds=page.training.rounds,

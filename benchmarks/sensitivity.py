@@ -89,7 +89,7 @@ def _measure_slots() -> list[runner.Measure]:
 
 
 def _measure_mechanism(name, mechanism, value_type) -> list[runner.Measure]:
-  from tff_dpemb.privacy.mechanisms import mechanisms
+  from tff_dpemb.privacy.mechanisms import correlated_gaussian
   from tff_dpemb.training import aggregators
 
   process = aggregators.build_aggregator(
@@ -107,7 +107,7 @@ def _measure_mechanism(name, mechanism, value_type) -> list[runner.Measure]:
   fields = {'sums': "a round's sum, of 2 clip norms"}
   if mechanism.clipping == 'adaptive':
     fields['counts'] = 'counts, of the accounted move'
-  if isinstance(mechanism, mechanisms.CorrelatedGaussian):
+  if isinstance(mechanism, correlated_gaussian.CorrelatedGaussian):
     fields['rows'] = 'rows of C x, of 2 clip norms x sensitivity'
     fields['row'] = 'one row of C x, of 2 clip norms x row sensitivity'
   measures = []
@@ -125,11 +125,11 @@ def _measure_mechanism(name, mechanism, value_type) -> list[runner.Measure]:
 
 def _measure_alone(value_type) -> list[runner.Measure]:
   """Each user a virtual client: one user moves the sum by one clip norm."""
-  from tff_dpemb.privacy.mechanisms import mechanisms
+  from tff_dpemb.privacy.mechanisms import independent
   from tff_dpemb.training import aggregators
 
   process = aggregators.build_aggregator(
-    mechanisms.FixedClipGaussian(cases.CLIP_NORM, 0.0), denominator=1.0
+    independent.FixedClipGaussian(cases.CLIP_NORM, 0.0), denominator=1.0
   ).create(value_type)
   start = process.initialize()
   rng = np.random.default_rng(1)
@@ -161,7 +161,7 @@ def _moves(process, mechanism, key, phase, update: _Update) -> _Moves:
   released values, and with no noise the history is the state's clip norm.
   Rounds in which no virtual client changes move nothing.
   """
-  from tff_dpemb.privacy.mechanisms import mechanisms
+  from tff_dpemb.privacy.mechanisms import correlated_gaussian
 
   moved = np.zeros((cases.ROUNDS, _DIMENSION))
   counted = np.zeros(cases.ROUNDS)
@@ -178,7 +178,7 @@ def _moves(process, mechanism, key, phase, update: _Update) -> _Moves:
       counted[t] = _count(mechanism, after) - _count(mechanism, after_fewer)
   scale = 2 * cases.CLIP_NORM
   times = len(cases.PARTICIPATION.pattern(phase, cases.ROUNDS))
-  if not isinstance(mechanism, mechanisms.CorrelatedGaussian):
+  if not isinstance(mechanism, correlated_gaussian.CorrelatedGaussian):
     return _Moves(
       sums=np.linalg.norm(moved, axis=1).max() / scale,
       counts=np.abs(counted).max(),
@@ -235,7 +235,7 @@ def _slots(
   random numbers.
   """
   from tff_dpemb import config
-  from tff_dpemb.privacy.mechanisms import mechanisms
+  from tff_dpemb.privacy.mechanisms import independent
   from tff_dpemb.privacy.mechanisms import samplers
   from tff_dpemb.privacy.planning import plan as plan_lib
   from tff_dpemb.training import program
@@ -245,7 +245,7 @@ def _slots(
     sampler=samplers.MinSeparationSampler(
       population, participation.min_separation, participation.max_participations
     ),
-    mechanism=mechanisms.FixedClipGaussian(1.0, 1.0),
+    mechanism=independent.FixedClipGaussian(1.0, 1.0),
     virtual_clients=_CLIENTS,
     rounds=cases.ROUNDS,
     delta=plan_lib.default_delta(population),

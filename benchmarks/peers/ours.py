@@ -53,7 +53,7 @@ def build(
   """
   from tff_dpemb import config
   from tff_dpemb.models import embedding_model
-  from tff_dpemb.privacy.mechanisms import mechanisms
+  from tff_dpemb.privacy.mechanisms import independent
   from tff_dpemb.training import aggregators
   from tff_dpemb.training import client_work
   from tff_dpemb.training import process
@@ -75,7 +75,7 @@ def build(
     backbone_learning_rate=work.learning_rate,
     backbone_momentum=work.momentum,
   )
-  mechanism = mechanisms.AdaptiveClipGaussian(
+  mechanism = independent.AdaptiveClipGaussian(
     work.clip_norm,
     work.noise_multiplier,
     virtual_clients=work.clients,

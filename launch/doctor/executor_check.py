@@ -11,7 +11,7 @@ import numpy as np
 from launch.doctor import checks
 from tff_dpemb import config
 from tff_dpemb.models import embedding_model
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import client_work
 from tff_dpemb.training import process
@@ -108,7 +108,7 @@ def _build_process():
     embedding_model.lift(backbone),
     process.local_tuning_from_config(page, num_classes=0),
     aggregators.build_aggregator(
-      mechanisms.FixedClipGaussian(0.5, 0.1), denominator=float(_CLIENTS)
+      independent.FixedClipGaussian(0.5, 0.1), denominator=float(_CLIENTS)
     ),
     initial_weights=[v.numpy() for v in backbone.trainable_variables],
     server_learning_rate=page.training.server_learning_rate,

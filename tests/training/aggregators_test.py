@@ -11,7 +11,8 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_dpemb.privacy.mechanisms import correlated
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import noise_queries
 
@@ -28,17 +29,19 @@ def _mechanism(kind, noise_multiplier, *, clip_norm=1.0):
   common = (clip_norm, noise_multiplier)
   match kind:
     case 'fixed':
-      return mechanisms.FixedClipGaussian(*common)
+      return independent.FixedClipGaussian(*common)
     case 'adaptive':
-      return mechanisms.AdaptiveClipGaussian(*common, virtual_clients=20)
+      return independent.AdaptiveClipGaussian(*common, virtual_clients=20)
     case 'tree':
-      return mechanisms.CorrelatedGaussian(*common, correlated.Tree())
+      return correlated_gaussian.CorrelatedGaussian(*common, correlated.Tree())
     case 'banded':
       strategy = correlated.Banded(4)
-      return mechanisms.CorrelatedGaussian(*common, strategy, restart_every=5)
+      return correlated_gaussian.CorrelatedGaussian(
+        *common, strategy, restart_every=5
+      )
     case 'blt':
-      return mechanisms.CorrelatedGaussian(*common, _BLT)
-  return mechanisms.CorrelatedGaussian(
+      return correlated_gaussian.CorrelatedGaussian(*common, _BLT)
+  return correlated_gaussian.CorrelatedGaussian(
     *common,
     correlated.Tree(),
     restart_every=4,
@@ -87,7 +90,7 @@ def test_a_non_finite_update_counts_as_zero(tff_worker, kind):
 
 
 def test_sum_is_clipped_and_divided_by_the_public_constant(tff_worker):
-  mechanism = mechanisms.FixedClipGaussian(0.5, _TINY)
+  mechanism = independent.FixedClipGaussian(0.5, _TINY)
   huge = _run(mechanism, [_client(1e6)], denominator=4.0)
   assert _norm(huge.result) == pytest.approx(0.5 / 4, rel=1e-5)
   small = _run(mechanism, [_client(0.01)] * 3, denominator=4.0)
@@ -96,7 +99,7 @@ def test_sum_is_clipped_and_divided_by_the_public_constant(tff_worker):
 
 def test_one_user_moves_the_sum_by_up_to_twice_the_clip(tff_worker):
   """The worst case is reached: u and -u, both of norm C, in one slot."""
-  mechanism = mechanisms.FixedClipGaussian(0.5, _TINY)
+  mechanism = independent.FixedClipGaussian(0.5, _TINY)
   others = [_client(0.3), _client(-0.2)]
   before = _run(mechanism, [*others, _client(7.0)]).result
   after = _run(mechanism, [*others, _client(-7.0)]).result
@@ -133,7 +136,7 @@ def test_noise_has_the_stated_deviation_and_tensors_do_not_share_it(
 def test_adaptive_noise_follows_the_split_of_the_mechanism(tff_worker):
   size = 20_000
   value_type = tff.types.to_type([(np.float32, [size])])
-  mechanism = mechanisms.AdaptiveClipGaussian(1.0, 1.0, virtual_clients=20)
+  mechanism = independent.AdaptiveClipGaussian(1.0, 1.0, virtual_clients=20)
   zeros = [np.zeros([size], np.float32)]
   (noise,) = _run(mechanism, [zeros] * 20, value_type=value_type).result
   expected = mechanism.value_noise_multiplier
@@ -145,7 +148,7 @@ def test_adaptive_noise_follows_the_split_of_the_mechanism(tff_worker):
 
 def test_adaptive_clip_moves_towards_the_updates(tff_worker):
   """20 equal updates of norm 1 and a first clip of .1: the clip must grow."""
-  mechanism = mechanisms.AdaptiveClipGaussian(0.1, 0.5, virtual_clients=20)
+  mechanism = independent.AdaptiveClipGaussian(0.1, 0.5, virtual_clients=20)
   process = aggregators.build_aggregator(mechanism, denominator=20.0).create(
     _TYPE
   )

@@ -9,7 +9,8 @@ from tff_dpemb import config
 from tff_dpemb.privacy.audit import bounds
 from tff_dpemb.privacy.audit import canaries as audit_canaries
 from tff_dpemb.privacy.mechanisms import correlated
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
 from tff_dpemb.training import aggregators
@@ -25,7 +26,7 @@ _RATE, _MOMENTUM = 0.05, 0.9
 def _plan(noise, *, rounds=3, users=1000):
   return plan_lib.PrivacyPlan(
     sampler=samplers.PoissonSampler(1000, users),
-    mechanism=mechanisms.FixedClipGaussian(_CLIP, noise),
+    mechanism=independent.FixedClipGaussian(_CLIP, noise),
     virtual_clients=4,
     rounds=rounds,
     delta=1e-4,
@@ -148,7 +149,7 @@ def test_half_the_noise_is_found_and_the_whole_is_not(
 
 def test_a_missing_clip_is_found(tff_worker, pure, backbone):
   plan = _plan(2 * 3**0.5)
-  unclipped = mechanisms.FixedClipGaussian(
+  unclipped = independent.FixedClipGaussian(
     1e4 * _CLIP, plan.mechanism.noise_multiplier / 1e4
   )
   broken = _observe(
@@ -166,7 +167,9 @@ def test_correlated_noise_is_made_independent_first(tff_worker, pure, backbone):
 
   The standardised gap of 600 scores is mu within 5 deviations of 2 / sqrt(600).
   """
-  mechanism = mechanisms.CorrelatedGaussian(_CLIP, 4.0, correlated.Tree())
+  mechanism = correlated_gaussian.CorrelatedGaussian(
+    _CLIP, 4.0, correlated.Tree()
+  )
   plan = plan_lib.PrivacyPlan(
     sampler=samplers.MinSeparationSampler(1000, 2, 2),
     mechanism=mechanism,
@@ -185,11 +188,11 @@ def test_correlated_noise_is_made_independent_first(tff_worker, pure, backbone):
 
 
 def test_an_adaptive_clip_stays_where_it_starts():
-  mechanism = mechanisms.AdaptiveClipGaussian(1.0, 0.5, virtual_clients=20)
+  mechanism = independent.AdaptiveClipGaussian(1.0, 0.5, virtual_clients=20)
   frozen = training_audit.audited_mechanism(mechanism)
   assert frozen.learning_rate == 0
   assert frozen.value_noise_multiplier == mechanism.value_noise_multiplier
-  fixed = mechanisms.FixedClipGaussian(1.0, 0.5)
+  fixed = independent.FixedClipGaussian(1.0, 0.5)
   assert training_audit.audited_mechanism(fixed) is fixed
 
 

@@ -14,7 +14,8 @@ import tensorflow_federated as tff
 from scipy import stats
 
 from tff_dpemb.privacy.mechanisms import correlated
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import checkpoints
 from tff_dpemb.training import noise_queries
@@ -32,7 +33,7 @@ _STRATEGIES = {
 def _mechanism(strategy, *, restart_every=0, adaptive=False, **changes):
   if adaptive:
     changes = {'clipping': 'adaptive', 'virtual_clients': 4, **changes}
-  return mechanisms.CorrelatedGaussian(
+  return correlated_gaussian.CorrelatedGaussian(
     0.5, 2.0, _STRATEGIES[strategy], restart_every=restart_every, **changes
   )
 
@@ -239,10 +240,10 @@ def test_a_state_without_buffers_tells_nothing_of_the_noise(tff_worker):
   assert [x.shape for x in _sums(bare).buffers] == [(2, 2, 3), (2, 6)]
   assert not any(np.any(buffer) for buffer in _sums(bare).buffers)
   assert _sums(bare).step == _sums(state).step
-  independent = aggregators.build_aggregator(
-    mechanisms.FixedClipGaussian(1.0, 1.0), denominator=1.0
+  plain = aggregators.build_aggregator(
+    independent.FixedClipGaussian(1.0, 1.0), denominator=1.0
   ).create(_TYPE)
-  before = independent.initialize()
+  before = plain.initialize()
   tf.nest.assert_same_structure(aggregators.without_buffers(before), before)
 
 

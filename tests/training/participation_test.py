@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tff_dpemb.artifacts import storage
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
 from tff_dpemb.training import participation
@@ -13,7 +13,7 @@ from tff_dpemb.training import participation
 def _plan(sampler, rounds=4):
   return plan_lib.PrivacyPlan(
     sampler=sampler,
-    mechanism=mechanisms.FixedClipGaussian(1.0, 1.0),
+    mechanism=independent.FixedClipGaussian(1.0, 1.0),
     virtual_clients=2,
     rounds=rounds,
     delta=1e-3,

@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dpemb import config
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import checkpoints
 from tff_dpemb.training import client_work
@@ -39,7 +39,7 @@ def _build(
     pure,
     process.local_tuning_from_config(run_config, num_classes=0),
     aggregators.build_aggregator(
-      mechanisms.FixedClipGaussian(clip_norm, _TINY), denominator=3.0
+      independent.FixedClipGaussian(clip_norm, _TINY), denominator=3.0
     ),
     initial_weights=weights,
     server_learning_rate=run_config.training.server_learning_rate,

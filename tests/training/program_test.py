@@ -15,7 +15,7 @@ from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 from tff_dpemb.privacy.mechanisms import samplers
-from tff_dpemb.privacy.planning import plan as plan_lib
+from tff_dpemb.privacy.planning import settings
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import program
 
@@ -65,7 +65,7 @@ def _page(*, rounds=3, **privacy):
 
 
 def _plan(page, *, population=_USERS):
-  return plan_lib.plan_from_config(
+  return settings.plan_from_config(
     page.privacy,
     population=population,
     rounds=page.training.rounds,
@@ -248,7 +248,7 @@ def test_the_neighbouring_sum_moves_by_at_most_two_clips(
   tmp_path, tff_worker, store, pure, backbone
 ):
   """Pre-noise sums of real local training with and without one user."""
-  from tff_dpemb.privacy.mechanisms import mechanisms
+  from tff_dpemb.privacy.mechanisms import independent
   from tff_dpemb.training import process
 
   page = _page()
@@ -257,7 +257,7 @@ def test_the_neighbouring_sum_moves_by_at_most_two_clips(
     pure,
     process.local_tuning_from_config(page, num_classes=0),
     aggregators.build_aggregator(
-      mechanisms.FixedClipGaussian(clip, 1e-9), denominator=1.0
+      independent.FixedClipGaussian(clip, 1e-9), denominator=1.0
     ),
     initial_weights=[v.numpy() for v in backbone.trainable_variables],
     server_learning_rate=1.0,

@@ -17,6 +17,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import mechanisms
 from tff_dpemb.training import noise_queries
 
@@ -137,7 +139,9 @@ def build_aggregator(
       'mechanism must be a value of privacy.mechanisms, got'
       f' {type(mechanism).__name__}.'
     )
-  if isinstance(mechanism, mechanisms.CorrelatedGaussian) and rounds < 1:
+  if (
+    isinstance(mechanism, correlated_gaussian.CorrelatedGaussian) and rounds < 1
+  ):
     raise ValueError(
       f'rounds must be >= 1 for correlated noise, got {rounds}; pass the'
       ' rounds of the plan.'
@@ -171,14 +175,14 @@ class _MechanismFactory(tff.aggregators.UnweightedAggregationFactory):
     ]
     mechanism = self._mechanism
     match mechanism:
-      case mechanisms.AdaptiveClipGaussian():
+      case independent.AdaptiveClipGaussian():
         return noise_queries.AdaptiveClipQuery(mechanism, tensors=len(shapes))
-      case mechanisms.CorrelatedGaussian(clipping='adaptive'):
+      case correlated_gaussian.CorrelatedGaussian(clipping='adaptive'):
         return noise_queries.RestartClipQuery(
           mechanism, stream=mechanism.stream(self._rounds), shapes=shapes
         )
     stddev = mechanism.noise_multiplier * mechanism.clip_norm
-    if isinstance(mechanism, mechanisms.CorrelatedGaussian):
+    if isinstance(mechanism, correlated_gaussian.CorrelatedGaussian):
       return noise_queries.CorrelatedSumQuery(
         mechanism.clip_norm,
         stddev,

@@ -25,8 +25,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_privacy as tfp
 
-from tff_dpemb.privacy.mechanisms import correlated
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import clipped_sum
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
+from tff_dpemb.privacy.mechanisms import independent
+from tff_dpemb.privacy.mechanisms import noise_stream
 
 # Fields of the states below that are not for everybody's eyes.
 SEEDS_FIELD = 'noise_seeds'
@@ -99,7 +101,7 @@ class SeededGaussianSumQuery(tfp.GaussianSumQuery):
     """Clips; all is zero at a clip norm whose square float32 may lose."""
     clipped, norm = super().preprocess_record_impl(params, record)
     kept = keep_or_zero(
-      params >= mechanisms.SMALLEST_CLIP_NORM, tf.nest.flatten(clipped)
+      params >= clipped_sum.SMALLEST_CLIP_NORM, tf.nest.flatten(clipped)
     )
     return tf.nest.pack_sequence_as(clipped, kept), norm
 
@@ -158,7 +160,7 @@ class CorrelatedSumQuery(SeededGaussianSumQuery):
     l2_norm_clip: float,
     stddev: float,
     *,
-    stream: correlated.NoiseStream,
+    stream: noise_stream.NoiseStream,
     shapes: Sequence[Sequence[int]],
   ):
     super().__init__(l2_norm_clip, stddev, tensors=len(shapes))
@@ -231,7 +233,7 @@ class AdaptiveClipQuery(tfp.QuantileAdaptiveClipSumQuery):
   """Adaptive clipping over the seeded sum, for values and for the count."""
 
   def __init__(
-    self, mechanism: mechanisms.AdaptiveClipGaussian, *, tensors: int
+    self, mechanism: independent.AdaptiveClipGaussian, *, tensors: int
   ):
     super().__init__(
       initial_l2_norm_clip=mechanism.clip_norm,
@@ -278,9 +280,9 @@ class RestartClipQuery(tfp.SumAggregationDPQuery):
 
   def __init__(
     self,
-    mechanism: mechanisms.CorrelatedGaussian,
+    mechanism: correlated_gaussian.CorrelatedGaussian,
     *,
-    stream: correlated.NoiseStream,
+    stream: noise_stream.NoiseStream,
     shapes: Sequence[Sequence[int]],
   ):
     self._mechanism = mechanism
@@ -349,7 +351,8 @@ def _add(tensor: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
 
 
 def _count_query(
-  mechanism: mechanisms.AdaptiveClipGaussian | mechanisms.CorrelatedGaussian,
+  mechanism: independent.AdaptiveClipGaussian
+  | correlated_gaussian.CorrelatedGaussian,
 ) -> SeededGaussianSumQuery:
   """Sums bits of -1/2 and +1/2 with seeded noise."""
   stddev = float(mechanism.clipped_count_stddev or 0.0)  # Never None once made.

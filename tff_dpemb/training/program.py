@@ -25,7 +25,7 @@ from tff_dpemb.artifacts import storage
 from tff_dpemb.data import cohorts
 from tff_dpemb.data import user_store
 from tff_dpemb.models import embedding_model
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as privacy_plan
 from tff_dpemb.training import aggregators
@@ -404,7 +404,7 @@ def _save(directory, number, state, plan, training) -> None:
   """
   keep = training.checkpoints_kept
   if number == training.rounds and isinstance(
-    plan.mechanism, mechanisms.CorrelatedGaussian
+    plan.mechanism, correlated_gaussian.CorrelatedGaussian
   ):
     state, keep = process.without_noise_buffers(state), 1
   checkpoints.save(directory, number, state, keep=keep)

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from tff_dpemb.privacy.audit import bounds
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
 
@@ -116,7 +116,7 @@ class TestAudit:
     """Poisson: no single Gaussian, so no mu, but several (delta, epsilon)."""
     plan = plan_lib.PrivacyPlan(
       sampler=samplers.PoissonSampler(1000, 100),
-      mechanism=mechanisms.FixedClipGaussian(1.0, 4.0),
+      mechanism=independent.FixedClipGaussian(1.0, 4.0),
       virtual_clients=10,
       rounds=20,
       delta=1e-4,
@@ -274,7 +274,7 @@ def test_claim_of_a_gaussian_plan_has_its_mu():
   """Every user in 4 rounds, noise 8, sensitivity 2: mu = 2 sqrt(4) / 8."""
   plan = plan_lib.PrivacyPlan(
     sampler=samplers.PoissonSampler(1000, 1000),
-    mechanism=mechanisms.FixedClipGaussian(1.0, 8.0),
+    mechanism=independent.FixedClipGaussian(1.0, 8.0),
     virtual_clients=10,
     rounds=4,
     delta=1e-4,

@@ -5,7 +5,7 @@ import pytest
 
 from tff_dpemb.privacy.audit import bounds
 from tff_dpemb.privacy.audit import canaries as audit_canaries
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
 
@@ -13,7 +13,7 @@ from tff_dpemb.privacy.planning import plan as plan_lib
 def _plan(users=100, *, shares=True, rounds=6, noise=2.0):
   return plan_lib.PrivacyPlan(
     sampler=samplers.PoissonSampler(100, users),
-    mechanism=mechanisms.FixedClipGaussian(0.5, noise),
+    mechanism=independent.FixedClipGaussian(0.5, noise),
     virtual_clients=10 if shares else users,
     rounds=rounds,
     delta=1e-3,

@@ -26,13 +26,14 @@ from tff_dpemb.privacy.certificate import verification
 from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 from tff_dpemb.privacy.mechanisms import correlated
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
 
 _PLAN = plan_lib.PrivacyPlan(
   sampler=samplers.PoissonSampler(5000, 256),
-  mechanism=mechanisms.AdaptiveClipGaussian(0.5, 2.0, 40),
+  mechanism=independent.AdaptiveClipGaussian(0.5, 2.0, 40),
   virtual_clients=40,
   rounds=6,
   delta=5000**-1.1,
@@ -468,7 +469,7 @@ def test_a_simulation_says_so_and_keeps_the_honest_figure(book):
 def test_no_noise_is_certified_as_no_guarantee(book):
   plan = plan_lib.PrivacyPlan(
     sampler=_PLAN.sampler,
-    mechanism=mechanisms.FixedClipGaussian(0.5, 0.0),
+    mechanism=independent.FixedClipGaussian(0.5, 0.0),
     virtual_clients=40,
     rounds=1,
     delta=_PLAN.delta,
@@ -893,7 +894,7 @@ def test_a_draw_of_no_round_of_the_plan_is_refused(book, number):
 
 _TREE_PLAN = plan_lib.PrivacyPlan(
   sampler=samplers.MinSeparationSampler(5000, 4, 2),
-  mechanism=mechanisms.CorrelatedGaussian(
+  mechanism=correlated_gaussian.CorrelatedGaussian(
     0.5, 8.0, correlated.Tree(), restart_every=4
   ),
   virtual_clients=40,

@@ -7,6 +7,7 @@ from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.mechanisms import correlated
 from tff_dpemb.privacy.mechanisms import correlated_design
 from tff_dpemb.privacy.mechanisms import correlated_sensitivity
+from tff_dpemb.privacy.mechanisms import samplers
 
 
 def _largest(strategy, rounds, participation):
@@ -20,7 +21,7 @@ def test_blt_is_close_to_the_best_where_users_take_part_once(rounds):
   # The square root is the best of all Toeplitz matrices for the largest total
   # (arXiv 2404.16706): the error is the sum of its squares.
   root = np.cumprod([1.0, *(1 - 0.5 / np.arange(1, rounds))])
-  participation = correlated.Participation(rounds, 1)
+  participation = samplers.Participation(rounds, 1)
   found = correlated_design.optimise_blt(rounds, participation=participation)
   error = _largest(found, rounds, participation)
   assert root @ root <= error * (1 + 1e-9)
@@ -31,7 +32,7 @@ def test_blt_is_close_to_the_best_where_users_take_part_once(rounds):
   ('rounds', 'separation'), [(20, 5), (100, 10), (200, 20), (300, 300)]
 )
 def test_blt_beats_banded_beats_tree_beats_nothing(rounds, separation):
-  participation = correlated.Participation(separation, -(-rounds // separation))
+  participation = samplers.Participation(separation, -(-rounds // separation))
   blt, banded, tree, independent = (
     _largest(strategy, rounds, participation)
     for strategy in (
@@ -47,7 +48,7 @@ def test_blt_beats_banded_beats_tree_beats_nothing(rounds, separation):
 
 
 def test_blt_cannot_be_improved_by_a_small_change():
-  participation = correlated.Participation(10, 10)
+  participation = samplers.Participation(10, 10)
   found = correlated_design.optimise_blt(100, participation=participation)
   least = _largest(found, 100, participation)
   for index in range(len(found.decays)):
@@ -64,7 +65,7 @@ def test_blt_cannot_be_improved_by_a_small_change():
 
 
 def test_a_buffer_that_gains_nothing_is_left_out():
-  participation = correlated.Participation(2, 1)
+  participation = samplers.Participation(2, 1)
   found = correlated_design.optimise_blt(
     2, participation=participation, buffers=5
   )
@@ -86,14 +87,14 @@ def test_inverse_is_in_closed_form(size):
 
 
 def test_bands_are_as_many_as_help():
-  once = correlated.Participation(20, 1)
+  once = samplers.Participation(20, 1)
   assert correlated_design.best_banded(20, participation=once).bands == 20
-  often = correlated.Participation(1, 20)
+  often = samplers.Participation(1, 20)
   assert correlated_design.best_banded(20, participation=often).bands < 20
 
 
 def test_build_fits_a_segment():
-  participation = correlated.Participation(10, 10)
+  participation = samplers.Participation(10, 10)
   for noise in ('banded', 'blt'):
     assert correlated_design.build(
       noise, 100, participation=participation, restart_every=20
@@ -124,6 +125,6 @@ def test_build_refuses(settings, match):
     correlated_design.build(
       settings.pop('noise'),
       settings.pop('rounds'),
-      participation=correlated.Participation(5, 2),
+      participation=samplers.Participation(5, 2),
       **settings,
     )

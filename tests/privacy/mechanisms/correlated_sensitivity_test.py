@@ -9,6 +9,7 @@ import pytest
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.mechanisms import correlated
 from tff_dpemb.privacy.mechanisms import correlated_sensitivity
+from tff_dpemb.privacy.mechanisms import samplers
 
 _BLT = correlated.Blt((0.5, 0.9), (0.2, 0.1))
 _STRATEGIES = [
@@ -24,7 +25,7 @@ def _error(strategy, rounds, separation, times, every=0):
   return correlated_sensitivity.error(
     strategy,
     rounds,
-    participation=correlated.Participation(separation, times),
+    participation=samplers.Participation(separation, times),
     restart_every=every,
   )
 
@@ -33,7 +34,7 @@ def _sensitivity(strategy, rounds, separation, times, every=0):
   return correlated_sensitivity.sensitivity(
     strategy,
     rounds,
-    participation=correlated.Participation(separation, times),
+    participation=samplers.Participation(separation, times),
     restart_every=every,
   )
 

@@ -7,6 +7,7 @@ import pytest
 
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.mechanisms import correlated
+from tff_dpemb.privacy.mechanisms import samplers
 
 _BLT = correlated.Blt((0.5, 0.9), (0.2, 0.1))
 _STRATEGIES = [
@@ -162,17 +163,17 @@ class TestParticipation:
     [(0, 10, [0, 3, 6]), (1, 10, [1, 4, 7]), (2, 4, [2]), (0, 0, [])],
   )
   def test_pattern(self, phase, rounds, expected):
-    found = correlated.Participation(3, 3).pattern(phase, rounds)
+    found = samplers.Participation(3, 3).pattern(phase, rounds)
     assert found.tolist() == expected
 
   @pytest.mark.parametrize(
     ('rounds', 'expected'), [(1, 1), (3, 1), (4, 2), (9, 3), (10, 3)]
   )
   def test_most(self, rounds, expected):
-    assert correlated.Participation(3, 3).most(rounds) == expected
+    assert samplers.Participation(3, 3).most(rounds) == expected
 
   @pytest.mark.parametrize('value', [0, -1, 1.5, True])
   def test_illegal(self, value):
     for values in ((value, 1), (1, value)):
       with pytest.raises(guarantee.PlanError, match='must be whole and >= 1'):
-        correlated.Participation(*values)
+        samplers.Participation(*values)

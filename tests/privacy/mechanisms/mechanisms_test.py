@@ -8,7 +8,10 @@ from dp_accounting import dp_event
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.accounting import events
 from tff_dpemb.privacy.mechanisms import correlated
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import samplers
 
 _ADD_REMOVE = guarantee.Adjacency.ADD_OR_REMOVE_ONE
 _REPLACE = guarantee.Adjacency.REPLACE_ONE
@@ -17,7 +20,7 @@ _ZERO_OUT = guarantee.Adjacency.ZERO_OUT
 
 def _adaptive_tree(**changes):
   values = {'restart_every': 4, 'virtual_clients': 40} | changes
-  return mechanisms.CorrelatedGaussian(
+  return correlated_gaussian.CorrelatedGaussian(
     1.0, 0.5, correlated.Tree(), clipping='adaptive', **values
   )
 
@@ -34,7 +37,7 @@ def _adaptive_tree(**changes):
   ],
 )
 def test_golden_adaptive_split(noise, clients, factor):
-  mechanism = mechanisms.AdaptiveClipGaussian(0.5, noise, clients)
+  mechanism = independent.AdaptiveClipGaussian(0.5, noise, clients)
   assert mechanism.value_noise_multiplier == pytest.approx(factor, abs=6e-4)
   assert mechanism.clipped_count_stddev == pytest.approx(0.05 * clients)
 
@@ -48,7 +51,7 @@ def test_golden_adaptive_split(noise, clients, factor):
 def test_value_and_count_compose_to_exactly_the_total(
   noise, clients, stddev, shares, adjacency
 ):
-  mechanism = mechanisms.AdaptiveClipGaussian(
+  mechanism = independent.AdaptiveClipGaussian(
     0.5, noise, clients, clipped_count_stddev=stddev
   )
   parts = mechanism.components(adjacency, shares_virtual_client=shares)
@@ -63,18 +66,18 @@ def test_value_and_count_compose_to_exactly_the_total(
   ('noise', 'smallest'), [(1.0, 11), (0.62, 7), (0.03, 1), (1.1, 12), (10, 101)]
 )
 def test_too_small_a_cohort_names_the_smallest_legal_one(noise, smallest):
-  assert mechanisms.smallest_cohort(noise) == smallest
-  mechanisms.AdaptiveClipGaussian(1.0, noise, smallest)
+  assert independent.smallest_cohort(noise) == smallest
+  independent.AdaptiveClipGaussian(1.0, noise, smallest)
   if smallest > 1:
     with pytest.raises(
       guarantee.PlanError, match=f'at least {smallest} .*got {smallest - 1}'
     ):
-      mechanisms.AdaptiveClipGaussian(1.0, noise, smallest - 1)
+      independent.AdaptiveClipGaussian(1.0, noise, smallest - 1)
 
 
 def test_too_small_a_count_noise_says_how_much_is_needed():
   with pytest.raises(guarantee.PlanError, match='> noise_multiplier / 2 = 0.5'):
-    mechanisms.AdaptiveClipGaussian(1.0, 1.0, 100, clipped_count_stddev=0.5)
+    independent.AdaptiveClipGaussian(1.0, 1.0, 100, clipped_count_stddev=0.5)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,7 @@ def test_sensitivity_by_brute_force(adjacency, shares, multiple):
   if adjacency is not _REPLACE and not shares:
     # The user *is* the virtual client: without him its update is zero.
     moves = [abs(one) for one in clipped]
-  mechanism = mechanisms.FixedClipGaussian(1.0, 1.0)
+  mechanism = independent.FixedClipGaussian(1.0, 1.0)
   assert max(moves) == multiple
   assert (
     mechanism.sensitivity(adjacency, shares_virtual_client=shares) == multiple
@@ -107,8 +110,8 @@ def test_sensitivity_by_brute_force(adjacency, shares, multiple):
 @pytest.mark.parametrize(
   'mechanism',
   [
-    mechanisms.FixedClipGaussian(1.0, 0.0),
-    mechanisms.AdaptiveClipGaussian(1.0, 0.0, 8),
+    independent.FixedClipGaussian(1.0, 0.0),
+    independent.AdaptiveClipGaussian(1.0, 0.0, 8),
   ],
 )
 def test_no_noise_is_a_non_private_event(mechanism):
@@ -120,20 +123,26 @@ def test_no_noise_is_a_non_private_event(mechanism):
 @pytest.mark.parametrize('value', [math.nan, math.inf, -1.0])
 def test_non_finite_and_negative_values_are_refused(value):
   for build in (
-    lambda: mechanisms.FixedClipGaussian(1.0, value),
-    lambda: mechanisms.FixedClipGaussian(value, 1.0),
-    lambda: mechanisms.CorrelatedGaussian(1.0, value, correlated.Tree()),
-    lambda: mechanisms.CorrelatedGaussian(value, 1.0, correlated.Tree()),
+    lambda: independent.FixedClipGaussian(1.0, value),
+    lambda: independent.FixedClipGaussian(value, 1.0),
+    lambda: correlated_gaussian.CorrelatedGaussian(
+      1.0, value, correlated.Tree()
+    ),
+    lambda: correlated_gaussian.CorrelatedGaussian(
+      value, 1.0, correlated.Tree()
+    ),
     lambda: _adaptive_tree(learning_rate=value),
     lambda: _adaptive_tree(clipped_count_stddev=value),
     lambda: _adaptive_tree(target_unclipped_quantile=value),
-    lambda: mechanisms.AdaptiveClipGaussian(1.0, value, 100),
-    lambda: mechanisms.AdaptiveClipGaussian(value, 1.0, 100),
-    lambda: mechanisms.AdaptiveClipGaussian(1.0, 1.0, 100, learning_rate=value),
-    lambda: mechanisms.AdaptiveClipGaussian(
+    lambda: independent.AdaptiveClipGaussian(1.0, value, 100),
+    lambda: independent.AdaptiveClipGaussian(value, 1.0, 100),
+    lambda: independent.AdaptiveClipGaussian(
+      1.0, 1.0, 100, learning_rate=value
+    ),
+    lambda: independent.AdaptiveClipGaussian(
       1.0, 1.0, 100, clipped_count_stddev=value
     ),
-    lambda: mechanisms.AdaptiveClipGaussian(
+    lambda: independent.AdaptiveClipGaussian(
       1.0, 1.0, 100, target_unclipped_quantile=value
     ),
   ):
@@ -144,13 +153,13 @@ def test_non_finite_and_negative_values_are_refused(value):
 @pytest.mark.parametrize(
   'mechanism',
   [
-    mechanisms.FixedClipGaussian(1.0, 0.5),
-    mechanisms.AdaptiveClipGaussian(1.0, 0.5, 100, learning_rate=0.1),
-    mechanisms.CorrelatedGaussian(1.0, 0.5, correlated.Tree()),
-    mechanisms.CorrelatedGaussian(
+    independent.FixedClipGaussian(1.0, 0.5),
+    independent.AdaptiveClipGaussian(1.0, 0.5, 100, learning_rate=0.1),
+    correlated_gaussian.CorrelatedGaussian(1.0, 0.5, correlated.Tree()),
+    correlated_gaussian.CorrelatedGaussian(
       1.0, 0.5, correlated.Banded(4), restart_every=7
     ),
-    mechanisms.CorrelatedGaussian(
+    correlated_gaussian.CorrelatedGaussian(
       1.0,
       0.5,
       correlated.Blt((0.5, 0.9), (0.2, 0.1)),
@@ -170,7 +179,7 @@ def test_json_gives_the_mechanism_back(mechanism):
   'name', ['value_noise_multiplier', 'clipped_count_stddev', 'noise_multiplier']
 )
 def test_json_with_a_split_that_does_not_add_up_is_refused(name):
-  content = mechanisms.AdaptiveClipGaussian(1.0, 0.5, 100).to_json()
+  content = independent.AdaptiveClipGaussian(1.0, 0.5, 100).to_json()
   content[name] *= 1.01
   with pytest.raises(guarantee.PlanError, match='must be'):
     mechanisms.from_json(content)
@@ -180,7 +189,7 @@ def _run_event(mechanism, rounds, separation, times, **settings):
   return mechanism.run_event(
     settings.pop('adjacency', _ADD_REMOVE),
     rounds=rounds,
-    participation=correlated.Participation(separation, times),
+    participation=samplers.Participation(separation, times),
     **settings,
   )
 
@@ -188,7 +197,7 @@ def _run_event(mechanism, rounds, separation, times, **settings):
 class TestCorrelated:
   def test_one_event_for_the_whole_run(self):
     # 30 rounds, once a user: in at most 5 nodes, moved by 2 clip norms each.
-    tree = mechanisms.CorrelatedGaussian(1.0, 3.84, correlated.Tree())
+    tree = correlated_gaussian.CorrelatedGaussian(1.0, 3.84, correlated.Tree())
     found = _run_event(tree, 30, 30, 1)
     assert found.noise_multiplier == pytest.approx(3.84 / 2 / math.sqrt(5))
     alone = _run_event(tree, 30, 30, 1, shares_virtual_client=False)
@@ -203,7 +212,7 @@ class TestCorrelated:
   def test_squares_of_segments_add_up(self):
     # Segments of 4 rounds, every second round a user: nodes of phase 0 in each
     # hold 1, 1, 1, 2 of them: 7, thrice.
-    tree = mechanisms.CorrelatedGaussian(
+    tree = correlated_gaussian.CorrelatedGaussian(
       1.0, 1.0, correlated.Tree(), restart_every=4
     )
     found = _run_event(tree, 12, 2, 6)
@@ -231,15 +240,15 @@ class TestCorrelated:
 
   def test_a_replay_is_one_row_and_one_count(self):
     # The root of 8 rounds holds a user of every second round four times.
-    tree = mechanisms.CorrelatedGaussian(1.0, 1.0, correlated.Tree())
+    tree = correlated_gaussian.CorrelatedGaussian(1.0, 1.0, correlated.Tree())
     found = tree.replay_event(
-      _ADD_REMOVE, rounds=8, participation=correlated.Participation(2, 4)
+      _ADD_REMOVE, rounds=8, participation=samplers.Participation(2, 4)
     )
     assert found == dp_event.GaussianDpEvent(1 / 2 / 4)
     value, count = (
       _adaptive_tree()
       .replay_event(
-        _ADD_REMOVE, rounds=8, participation=correlated.Participation(8, 1)
+        _ADD_REMOVE, rounds=8, participation=samplers.Participation(8, 1)
       )
       .events
     )
@@ -248,9 +257,9 @@ class TestCorrelated:
 
   def test_the_last_row_again_is_what_a_replay_reveals(self):
     """C with a row twice is no worse than the run and a replay, composed."""
-    tree = mechanisms.CorrelatedGaussian(1.0, 1.0, correlated.Tree())
+    tree = correlated_gaussian.CorrelatedGaussian(1.0, 1.0, correlated.Tree())
     matrix = correlated.Tree().matrix(8)
-    participation = correlated.Participation(3, 3)
+    participation = samplers.Participation(3, 3)
     apart = events.gaussian_multiplier(
       dp_event.ComposedDpEvent(
         [
@@ -267,7 +276,7 @@ class TestCorrelated:
         assert 1 / norm >= apart
 
   def test_streams_restart(self):
-    tree = mechanisms.CorrelatedGaussian(
+    tree = correlated_gaussian.CorrelatedGaussian(
       1.0, 1.0, correlated.Tree(), restart_every=4
     )
     assert tree.stream(10).rounds == 10
@@ -277,8 +286,8 @@ class TestCorrelated:
   @pytest.mark.parametrize('shares', [True, False])
   def test_no_noise_is_a_non_private_event(self, shares):
     for mechanism in (
-      mechanisms.CorrelatedGaussian(1.0, 0.0, correlated.Tree()),
-      mechanisms.CorrelatedGaussian(
+      correlated_gaussian.CorrelatedGaussian(1.0, 0.0, correlated.Tree()),
+      correlated_gaussian.CorrelatedGaussian(
         1.0,
         0.0,
         correlated.Tree(),
@@ -317,9 +326,9 @@ class TestCorrelated:
       'noise_multiplier': 1.0,
       'strategy': correlated.Tree(),
     }
-    mechanisms.CorrelatedGaussian(**values)
+    correlated_gaussian.CorrelatedGaussian(**values)
     with pytest.raises(guarantee.PlanError, match=match):
-      mechanisms.CorrelatedGaussian(**values | changes)
+      correlated_gaussian.CorrelatedGaussian(**values | changes)
 
 
 @pytest.mark.parametrize(
@@ -346,8 +355,8 @@ def test_json_that_breaks_a_rule_is_refused(changes, match):
 @pytest.mark.parametrize(
   'mechanism',
   [
-    mechanisms.FixedClipGaussian(1.0, 0.5),
-    mechanisms.AdaptiveClipGaussian(1.0, 0.5, 100),
+    independent.FixedClipGaussian(1.0, 0.5),
+    independent.AdaptiveClipGaussian(1.0, 0.5, 100),
     _adaptive_tree(),
   ],
 )
@@ -371,4 +380,4 @@ def test_json_with_a_field_missing_is_refused(mechanism):
 )
 def test_numbers_too_small_for_arithmetic_are_refused(clip, noise, message):
   with pytest.raises(guarantee.PlanError, match=message):
-    mechanisms.FixedClipGaussian(clip, noise)
+    independent.FixedClipGaussian(clip, noise)

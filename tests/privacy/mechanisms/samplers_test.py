@@ -6,7 +6,6 @@ import pytest
 from dp_accounting import dp_event
 
 from tff_dpemb.privacy import guarantee
-from tff_dpemb.privacy.mechanisms import correlated
 from tff_dpemb.privacy.mechanisms import samplers
 
 _INNER = dp_event.GaussianDpEvent(1.0)
@@ -38,7 +37,7 @@ def test_a_schedule_by_hand():
   sampler = samplers.MinSeparationSampler(1000, 8, 3)
   assert sampler.users_per_round == 125
   assert sampler.probability == 0.125
-  assert sampler.participation == correlated.Participation(8, 3)
+  assert sampler.participation == samplers.Participation(8, 3)
 
 
 @pytest.mark.parametrize('sampler', _EVERY)

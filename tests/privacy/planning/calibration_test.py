@@ -5,17 +5,18 @@ from dp_accounting import gaussian_mechanism
 
 from tff_dpemb import config
 from tff_dpemb.privacy import guarantee
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import calibration
 from tff_dpemb.privacy.planning import plan as plan_lib
+from tff_dpemb.privacy.planning import settings
 
 
 def _everyone(delta, *, rounds=16, clip_norm=2.0):
   """Returns a plan of unsampled Gaussians, one user a virtual client."""
   return plan_lib.PrivacyPlan(
     sampler=samplers.PoissonSampler(100, 100),
-    mechanism=mechanisms.FixedClipGaussian(clip_norm, 0.0),
+    mechanism=independent.FixedClipGaussian(clip_norm, 0.0),
     virtual_clients=100,
     rounds=rounds,
     delta=delta,
@@ -25,7 +26,7 @@ def _everyone(delta, *, rounds=16, clip_norm=2.0):
 
 def test_golden_calibration():
   # Shared research, section 6: N 19,547, everyone, T 8, epsilon 4 -> z 5.92.
-  plan = plan_lib.plan_from_config(
+  plan = settings.plan_from_config(
     config.PrivacyConfig(
       users_per_round=19_547, virtual_clients=610, clipping='fixed'
     ),

@@ -12,7 +12,8 @@ from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.accounting import accountant
 from tff_dpemb.privacy.accounting import events
 from tff_dpemb.privacy.mechanisms import correlated
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import calibration
 from tff_dpemb.privacy.planning import explanation
@@ -22,7 +23,7 @@ from tff_dpemb.privacy.planning import plan as plan_lib
 
 def _plan(population=3000, rounds=30, shares=True, **settings):
   settings = {'users_per_round': 256, 'virtual_clients': 8} | settings
-  return plan_lib.plan_from_config(
+  return settings.plan_from_config(
     config.PrivacyConfig(**settings),
     population=population,
     rounds=rounds,
@@ -86,7 +87,7 @@ def test_golden_fixed_size_replace_one():
   # Same source: without replacement, 32,768 of 1e6, z 3.84, T 30: 1.09 (RDP).
   plan = plan_lib.PrivacyPlan(
     sampler=samplers.FixedSizeSampler(10**6, 32_768),
-    mechanism=mechanisms.FixedClipGaussian(1.0, 3.84),
+    mechanism=independent.FixedClipGaussian(1.0, 3.84),
     virtual_clients=1024,
     rounds=30,
     delta=1e6**-1.1,
@@ -198,7 +199,7 @@ def test_illegal_settings_are_refused(settings, message):
 def _values(**changes):
   values = {
     'sampler': samplers.PoissonSampler(1000, 10),
-    'mechanism': mechanisms.FixedClipGaussian(1.0, 1.0),
+    'mechanism': independent.FixedClipGaussian(1.0, 1.0),
     'virtual_clients': 4,
     'rounds': 5,
     'delta': 1e-5,
@@ -219,13 +220,19 @@ def _values(**changes):
       'adjacency must be replace-one',
     ),
     (
-      {'mechanism': mechanisms.CorrelatedGaussian(1.0, 1.0, correlated.Tree())},
+      {
+        'mechanism': correlated_gaussian.CorrelatedGaussian(
+          1.0, 1.0, correlated.Tree()
+        )
+      },
       'sampler must be min-separation for tree noise',
     ),
     (
       {
         'sampler': samplers.FixedSizeSampler(1000, 10),
-        'mechanism': mechanisms.CorrelatedGaussian(1.0, 1.0, correlated.Tree()),
+        'mechanism': correlated_gaussian.CorrelatedGaussian(
+          1.0, 1.0, correlated.Tree()
+        ),
         'adjacency': guarantee.Adjacency.REPLACE_ONE,
       },
       'sampler must be min-separation for tree noise',
@@ -237,7 +244,7 @@ def _values(**changes):
     (
       {
         'sampler': samplers.MinSeparationSampler(1000, 2, 3),
-        'mechanism': mechanisms.CorrelatedGaussian(
+        'mechanism': correlated_gaussian.CorrelatedGaussian(
           1.0,
           1.0,
           correlated.Tree(),
@@ -252,13 +259,15 @@ def _values(**changes):
     (
       {
         'sampler': samplers.MinSeparationSampler(10**4, 5000, 1),
-        'mechanism': mechanisms.CorrelatedGaussian(1.0, 1.0, correlated.Tree()),
+        'mechanism': correlated_gaussian.CorrelatedGaussian(
+          1.0, 1.0, correlated.Tree()
+        ),
         'rounds': 4097,
       },
       r'rounds must be in \[1, 4096\]',
     ),
     (
-      {'mechanism': mechanisms.AdaptiveClipGaussian(1.0, 0.1, 5)},
+      {'mechanism': independent.AdaptiveClipGaussian(1.0, 0.1, 5)},
       'virtual_clients of plan and mechanism must be equal',
     ),
     ({'virtual_clients': 0}, 'virtual_clients must be whole and >= 1'),

@@ -6,12 +6,11 @@ from tff_dpemb import config
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.mechanisms import correlated
 from tff_dpemb.privacy.mechanisms import samplers
-from tff_dpemb.privacy.planning import plan as plan_lib
 
 
 def _plan(population=3000, rounds=30, **settings):
   settings = {'users_per_round': 256, 'virtual_clients': 8} | settings
-  return plan_lib.plan_from_config(
+  return settings.plan_from_config(
     config.PrivacyConfig(**settings), population=population, rounds=rounds
   )
 

@@ -17,7 +17,8 @@ import tensorflow_federated as tff
 from tff_dpemb import config
 from tff_dpemb.models import embedding_model
 from tff_dpemb.privacy.mechanisms import correlated
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import client_work
 from tff_dpemb.training import process
@@ -31,11 +32,11 @@ _ROUNDS = 3
 _CLIENTS = 5
 _DEVICES = ('CPU:0', 'CPU:1')
 _MECHANISMS = {
-  'fixed': mechanisms.FixedClipGaussian(0.05, 0.5),
-  'adaptive': mechanisms.AdaptiveClipGaussian(
+  'fixed': independent.FixedClipGaussian(0.05, 0.5),
+  'adaptive': independent.AdaptiveClipGaussian(
     0.05, 0.3, virtual_clients=_CLIENTS, clipped_count_stddev=0.5
   ),
-  'tree': mechanisms.CorrelatedGaussian(0.05, 0.5, correlated.Tree()),
+  'tree': correlated_gaussian.CorrelatedGaussian(0.05, 0.5, correlated.Tree()),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_dpemb import config
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import client_work
 from tff_dpemb.training import process
@@ -105,7 +105,7 @@ def _build(pure, backbone):
     pure,
     process.local_tuning_from_config(run_config, num_classes=0),
     aggregators.build_aggregator(
-      mechanisms.AdaptiveClipGaussian(0.05, 1.0, virtual_clients=50),
+      independent.AdaptiveClipGaussian(0.05, 1.0, virtual_clients=50),
       denominator=5.0,
     ),
     initial_weights=[v.numpy() for v in backbone.trainable_variables],

@@ -9,7 +9,8 @@ import tensorflow_federated as tff
 
 from tff_dpemb import config
 from tff_dpemb.privacy.mechanisms import correlated
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import process
 from tff_dpemb.training.execution import round_form
@@ -129,9 +130,9 @@ def test_sequences_are_refused():
 
 
 _MECHANISMS = {
-  'fixed': mechanisms.FixedClipGaussian(0.5, 1.0),
-  'adaptive': mechanisms.AdaptiveClipGaussian(0.5, 1.0, virtual_clients=50),
-  'tree': mechanisms.CorrelatedGaussian(0.5, 1.0, correlated.Tree()),
+  'fixed': independent.FixedClipGaussian(0.5, 1.0),
+  'adaptive': independent.AdaptiveClipGaussian(0.5, 1.0, virtual_clients=50),
+  'tree': correlated_gaussian.CorrelatedGaussian(0.5, 1.0, correlated.Tree()),
 }
 
 

@@ -1,4 +1,4 @@
-"""Noise that is correlated over rounds: strategies, streams, sensitivities.
+"""Strategies: how noise is correlated over rounds.
 
 A matrix mechanism (arXiv 2202.08312) adds y = C^-1 z to the sums x of rounds
 0..n-1, with z independent Gaussians and C, the *strategy*, lower triangular:
@@ -20,109 +20,11 @@ from scipy import signal
 
 from tff_dpemb.privacy import checks
 from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy.mechanisms import noise_stream
 
 MOST_ROUNDS = 4096  # The tables of a stream are m x m numbers a round.
 MOST_BANDS = 32
 MOST_BUFFERS = 5
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class NoiseStream:
-  """Tables with which one round's noise follows from the buffers S [m, ...].
-
-      y_t = z_t - read_t . S_t
-      S_t+1 = keep_t S_t + write_noise_t (x) y_t + write_fresh_t (x) z_t
-
-  with S_0 = 0, z_t fresh independent noise, y_t what is added to the sum.
-
-  Attributes:
-    read: float64 [n, m].
-    keep: float64 [n, m, m].
-    write_noise: float64 [n, m].
-    write_fresh: float64 [n, m].
-  """
-
-  read: np.ndarray
-  keep: np.ndarray
-  write_noise: np.ndarray
-  write_fresh: np.ndarray
-
-  @property
-  def rounds(self) -> int:
-    """n."""
-    return self.read.shape[0]
-
-  @property
-  def buffers(self) -> int:
-    """m, how many tensors of the model's size are kept between rounds."""
-    return self.read.shape[1]
-
-  def noise(self, fresh: np.ndarray) -> np.ndarray:
-    """Returns y = C^-1 z.
-
-    Args:
-      fresh: z, float [at most n, ...], one entry a round.
-
-    Returns:
-      float64 of the same shape.
-    """
-    fresh = np.asarray(fresh, np.float64)
-    buffers = np.zeros((self.buffers, *fresh.shape[1:]))
-    noise = np.empty_like(fresh)
-    for t, new in enumerate(fresh):
-      noise[t] = new - np.tensordot(self.read[t], buffers, 1)
-      buffers = (
-        np.tensordot(self.keep[t], buffers, 1)
-        + np.multiply.outer(self.write_noise[t], noise[t])
-        + np.multiply.outer(self.write_fresh[t], new)
-      )
-    return noise
-
-  def restarted(self, rounds: int, every: int) -> 'NoiseStream':
-    """Returns the stream of `rounds` that forgets its buffers `every` rounds.
-
-    Args:
-      rounds: Rounds of the new stream.
-      every: Rounds between restarts, at most this stream's; 0 never restarts.
-    """
-    if every == 0:
-      return self
-    local = np.arange(rounds) % every
-    last = local == every - 1
-    tables = [self.read[local]]
-    for table in (self.keep, self.write_noise, self.write_fresh):
-      table = table[local]
-      table[last] = 0.0
-      tables.append(table)
-    return NoiseStream(*tables)
-
-
-@dataclasses.dataclass(frozen=True)
-class Participation:
-  """When one user takes part: rounds phase, phase + b, ..., at most k of them.
-
-  The phase is in [0, b) and the same for the whole run.
-
-  Attributes:
-    min_separation: b >= 1; 1 is every round.
-    max_participations: k >= 1.
-  """
-
-  min_separation: int
-  max_participations: int
-
-  def __post_init__(self):
-    for name in ('min_separation', 'max_participations'):
-      checks.whole(name, getattr(self, name), 1)
-
-  def pattern(self, phase: int, rounds: int) -> np.ndarray:
-    """Returns the rounds of a user of `phase`, int64 ascending."""
-    found = np.arange(phase, rounds, self.min_separation)
-    return found[: self.max_participations]
-
-  def most(self, rounds: int) -> int:
-    """Returns how often any user takes part in `rounds` rounds at most."""
-    return min(self.max_participations, -(-rounds // self.min_separation))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +48,7 @@ class Tree:
       found[last - 1, last - (last & -last) : last] = 1.0
     return found
 
-  def stream(self, rounds: int) -> NoiseStream:
+  def stream(self, rounds: int) -> noise_stream.NoiseStream:
     """Returns the tables; buffer l holds the newest node of level l."""
     check_rounds(rounds)
     levels = max(1, rounds.bit_length() - 1)
@@ -159,7 +61,7 @@ class Tree:
       fresh[t, level : level + 1] = 1.0  # The highest node is never replaced.
       kept = np.arange(level + 1, levels)
       keep[t, kept, kept] = 1.0
-    return NoiseStream(read, keep, np.zeros_like(read), fresh)
+    return noise_stream.NoiseStream(read, keep, np.zeros_like(read), fresh)
 
   def prefix_variances(self, rounds: int) -> np.ndarray:
     """Returns the variance of each running total's noise, z of variance 1."""
@@ -248,14 +150,14 @@ class Banded(_Toeplitz):
     found[:size] = np.cumprod(np.concatenate([[1.0], 1 - 0.5 / steps]))
     return found
 
-  def stream(self, rounds: int) -> NoiseStream:
+  def stream(self, rounds: int) -> noise_stream.NoiseStream:
     """Returns the tables; buffer i holds the noise y of i + 1 rounds ago."""
     check_rounds(rounds)
     size = max(1, self.bands - 1)
     read = np.zeros(size)
     read[: self.bands - 1] = self.coefficients(self.bands)[1:]
     shape = (rounds, size)
-    return NoiseStream(
+    return noise_stream.NoiseStream(
       np.broadcast_to(read, shape).copy(),
       np.broadcast_to(np.eye(size, k=-1), (rounds, size, size)).copy(),
       np.broadcast_to(np.eye(size)[0], shape).copy(),
@@ -317,12 +219,12 @@ class Blt(_Toeplitz):
     powers = np.power.outer(np.array(self.decays), np.arange(rounds - 1))
     return np.concatenate([[1.0], self.weights @ powers])
 
-  def stream(self, rounds: int) -> NoiseStream:
+  def stream(self, rounds: int) -> noise_stream.NoiseStream:
     """Returns the tables: S_t+1 = decays S_t + y_t, read with the weights."""
     check_rounds(rounds)
     size = len(self.decays)
     shape = (rounds, size)
-    return NoiseStream(
+    return noise_stream.NoiseStream(
       np.broadcast_to(np.array(self.weights), shape).copy(),
       np.broadcast_to(np.diag(self.decays), (rounds, size, size)).copy(),
       np.ones(shape),
@@ -369,7 +271,7 @@ def strategy_from_json(content: dict[str, Any]) -> Strategy:
 
 def stream(
   strategy: Strategy, rounds: int, *, restart_every: int = 0
-) -> NoiseStream:
+) -> noise_stream.NoiseStream:
   """Returns the tables of `rounds` rounds, restarts inside."""
   segment = min(rounds, restart_every or rounds)
   tables = strategy.stream(segment)

@@ -14,6 +14,7 @@ from tff_dpemb.privacy import checks
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.mechanisms import correlated
 from tff_dpemb.privacy.mechanisms import correlated_sensitivity
+from tff_dpemb.privacy.mechanisms import samplers
 
 _SLOWEST, _FASTEST = -14.0, 4.0  # Logits of 1 - decay that are tried.
 _WORTH_A_BUFFER = 1e-3
@@ -25,7 +26,7 @@ def build(
   noise: str,
   rounds: int,
   *,
-  participation: correlated.Participation,
+  participation: samplers.Participation,
   restart_every: int = 0,
   bands: int = 0,
   buffers: int = 3,
@@ -61,7 +62,7 @@ def build(
 
 @functools.lru_cache(maxsize=64)
 def best_banded(
-  rounds: int, *, participation: correlated.Participation
+  rounds: int, *, participation: samplers.Participation
 ) -> correlated.Banded:
   """Returns the banded strategy, of at most 32 bands, of the least error."""
   most = min(correlated.MOST_BANDS, rounds)
@@ -80,7 +81,7 @@ def best_banded(
 def optimise_blt(
   rounds: int,
   *,
-  participation: correlated.Participation,
+  participation: samplers.Participation,
   buffers: int = 3,
 ) -> correlated.Blt:
   """Returns the BLT whose largest running total has the least noise.
@@ -121,7 +122,7 @@ def optimise_blt(
 
 def _optimise(
   rounds: int,
-  participation: correlated.Participation,
+  participation: samplers.Participation,
   size: int,
   *,
   smaller: correlated.Blt | None = None,

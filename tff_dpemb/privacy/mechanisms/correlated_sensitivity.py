@@ -17,6 +17,7 @@ import math
 import numpy as np
 
 from tff_dpemb.privacy.mechanisms import correlated
+from tff_dpemb.privacy.mechanisms import samplers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,7 @@ def sensitivity(
   strategy: correlated.Strategy,
   rounds: int,
   *,
-  participation: correlated.Participation,
+  participation: samplers.Participation,
   restart_every: int = 0,
 ) -> Sensitivity:
   """Returns the exact sensitivity: the largest over all phases.
@@ -109,7 +110,7 @@ def error(
   strategy: correlated.Strategy,
   rounds: int,
   *,
-  participation: correlated.Participation,
+  participation: samplers.Participation,
   restart_every: int = 0,
 ) -> Error:
   """Returns the error of a strategy; `Banded(1)` is independent noise."""

@@ -7,13 +7,41 @@ with; `data.cohorts` draws what is said here.
 import dataclasses
 from typing import Any
 
+import numpy as np
 from dp_accounting import dp_event
 
 from tff_dpemb.privacy import checks
 from tff_dpemb.privacy import guarantee
-from tff_dpemb.privacy.mechanisms import correlated
 
 _Adjacency = guarantee.Adjacency
+
+
+@dataclasses.dataclass(frozen=True)
+class Participation:
+  """When one user takes part: rounds phase, phase + b, ..., at most k of them.
+
+  The phase is in [0, b) and the same for the whole run.
+
+  Attributes:
+    min_separation: b >= 1; 1 is every round.
+    max_participations: k >= 1.
+  """
+
+  min_separation: int
+  max_participations: int
+
+  def __post_init__(self):
+    for name in ('min_separation', 'max_participations'):
+      checks.whole(name, getattr(self, name), 1)
+
+  def pattern(self, phase: int, rounds: int) -> np.ndarray:
+    """Returns the rounds of a user of `phase`, int64 ascending."""
+    found = np.arange(phase, rounds, self.min_separation)
+    return found[: self.max_participations]
+
+  def most(self, rounds: int) -> int:
+    """Returns how often any user takes part in `rounds` rounds at most."""
+    return min(self.max_participations, -(-rounds // self.min_separation))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,11 +189,9 @@ class MinSeparationSampler:
     return 1 / self.min_separation
 
   @property
-  def participation(self) -> correlated.Participation:
+  def participation(self) -> Participation:
     """When one user takes part."""
-    return correlated.Participation(
-      self.min_separation, self.max_participations
-    )
+    return Participation(self.min_separation, self.max_participations)
 
   def assumption(self) -> str:
     """Returns what the guarantee rests on, for people."""

@@ -9,6 +9,9 @@ from scipy import optimize
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.accounting import accountant
 from tff_dpemb.privacy.accounting import loss_distribution
+from tff_dpemb.privacy.mechanisms import clipped_sum
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import mechanisms
 from tff_dpemb.privacy.planning import plan as plan_lib
 
@@ -31,18 +34,18 @@ def calibrate(
   """
   budget = guarantee.Budget(epsilon, plan.delta, plan.adjacency)
   mechanism = plan.mechanism
-  share = mechanisms.CLIPPED_COUNT_SHARE
+  share = clipped_sum.CLIPPED_COUNT_SHARE
   stddev = mechanism.count_stddev
   if mechanisms.is_adaptive(mechanism) and stddev == 0:
     stddev = share * mechanism.virtual_clients
 
   def with_noise(multiplier: float) -> mechanisms.Mechanism:
-    if isinstance(mechanism, mechanisms.CorrelatedGaussian):
+    if isinstance(mechanism, correlated_gaussian.CorrelatedGaussian):
       return dataclasses.replace(
         mechanism, noise_multiplier=multiplier, clipped_count_stddev=stddev
       )
     # The count is within the total, so the event is that of fixed clipping.
-    return mechanisms.FixedClipGaussian(mechanism.clip_norm, multiplier)
+    return independent.FixedClipGaussian(mechanism.clip_norm, multiplier)
 
   def spent(multiplier: float, points: int) -> float:
     return accountant.guarantee_of_event(
@@ -55,7 +58,7 @@ def calibrate(
 
   found = _least_noise(spent, budget.epsilon)
   calibrated = with_noise(found)
-  if isinstance(mechanism, mechanisms.AdaptiveClipGaussian):
+  if isinstance(mechanism, independent.AdaptiveClipGaussian):
     by_default = stddev == share * mechanism.virtual_clients
     calibrated = dataclasses.replace(
       mechanism,

@@ -8,10 +8,11 @@ from typing import Any
 from tff_dpemb import config
 from tff_dpemb.privacy import checks
 from tff_dpemb.privacy import guarantee
-from tff_dpemb.privacy.mechanisms import mechanisms
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import calibration
 from tff_dpemb.privacy.planning import plan as plan_lib
+from tff_dpemb.privacy.planning import settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,7 @@ class CohortRow:
 
 def noise_of(plan: plan_lib.PrivacyPlan) -> str:
   """Returns 'independent', 'tree', 'banded' or 'blt'."""
-  if isinstance(plan.mechanism, mechanisms.CorrelatedGaussian):
+  if isinstance(plan.mechanism, correlated_gaussian.CorrelatedGaussian):
     return plan.mechanism.kind
   return 'independent'
 
@@ -107,7 +108,7 @@ def cohort_table(
       raise guarantee.PlanError(
         f'a cohort must be in [1, population = {population}], got {users}.'
       )
-    plan = plan_lib.plan_from_config(
+    plan = settings.plan_from_config(
       _settings(noise, users, users_per_virtual_client, delta),
       population=population,
       rounds=rounds,
@@ -138,7 +139,7 @@ def _row(plan: plan_lib.PrivacyPlan, examples_per_user: int) -> CohortRow:
   noise_of_mean = plan.mechanism.noise_multiplier / plan.virtual_clients
   variance = float(plan.rounds)
   participations = plan.rounds * plan.sampling_probability
-  if isinstance(plan.mechanism, mechanisms.CorrelatedGaussian):
+  if isinstance(plan.mechanism, correlated_gaussian.CorrelatedGaussian):
     variance = plan.mechanism.strategy.prefix_variances(plan.rounds).max()
   if isinstance(plan.sampler, samplers.MinSeparationSampler):
     participations = plan.sampler.participation.most(plan.rounds)

@@ -4,6 +4,7 @@ import math
 
 from tff_dpemb.privacy import checks
 from tff_dpemb.privacy.mechanisms import correlated
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
 from tff_dpemb.privacy.mechanisms import correlated_sensitivity
 from tff_dpemb.privacy.mechanisms import mechanisms
 from tff_dpemb.privacy.mechanisms import samplers
@@ -23,7 +24,7 @@ def strategy_errors(
   sampler, mechanism = plan.sampler, plan.mechanism
   if not (
     isinstance(sampler, samplers.MinSeparationSampler)
-    and isinstance(mechanism, mechanisms.CorrelatedGaussian)
+    and isinstance(mechanism, correlated_gaussian.CorrelatedGaussian)
   ):
     return None
   own = correlated_sensitivity.error(
@@ -86,7 +87,7 @@ def warnings(plan: plan_lib.PrivacyPlan) -> list[str]:
     lines.append(ZERO_NOISE_WARNING)
   if mechanisms.is_adaptive(mechanism) and mechanism.learning_rate == 0:
     lines.append('warning: clip_learning_rate is 0: the clip never adapts.')
-  if isinstance(mechanism, mechanisms.CorrelatedGaussian):
+  if isinstance(mechanism, correlated_gaussian.CorrelatedGaussian):
     every = mechanism.restart_every
     if mechanism.clipping == 'adaptive' and every >= plan.rounds:
       lines.append(
@@ -112,7 +113,7 @@ def _clip_text(plan: plan_lib.PrivacyPlan) -> str:
   if not mechanisms.is_adaptive(mechanism):
     return 'the same in every round: longer updates are scaled down to it'
   when = 'every round'
-  if isinstance(mechanism, mechanisms.CorrelatedGaussian):
+  if isinstance(mechanism, correlated_gaussian.CorrelatedGaussian):
     when = f'every {mechanism.restart_every} rounds, as the noise restarts,'
   return (
     f'moved {when} towards the norm that'

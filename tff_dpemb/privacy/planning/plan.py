@@ -8,20 +8,19 @@ plan is built.
 """
 
 import dataclasses
-import math
 from typing import Any
 
 from dp_accounting import dp_event
 
-from tff_dpemb import config
 from tff_dpemb.artifacts import documents
 from tff_dpemb.privacy import checks
 from tff_dpemb.privacy import guarantee as guarantee_lib
 from tff_dpemb.privacy.accounting import accountant
-from tff_dpemb.privacy.mechanisms import correlated_sensitivity
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import mechanisms
 from tff_dpemb.privacy.mechanisms import samplers
-from tff_dpemb.privacy.planning import settings
+from tff_dpemb.privacy.planning import matching
 
 
 def default_delta(population: int) -> float:
@@ -66,7 +65,13 @@ class PrivacyPlan:
         f'delta must be in (0, 1 / population = {1 / self.population:.3g}),'
         f' got {self.delta}; leave it out for population ** -1.1.'
       )
-    _check_match(self)
+    matching.check(
+      self.sampler,
+      self.mechanism,
+      virtual_clients=self.virtual_clients,
+      rounds=self.rounds,
+      adjacency=self.adjacency,
+    )
 
   @property
   def population(self) -> int:
@@ -149,7 +154,7 @@ class PrivacyPlan:
     match self.sampler, self.mechanism:
       case (
         samplers.MinSeparationSampler(),
-        mechanisms.CorrelatedGaussian() as mechanism,
+        correlated_gaussian.CorrelatedGaussian() as mechanism,
       ):
         return mechanism.replay_event(
           self.adjacency,
@@ -320,7 +325,10 @@ class PrivacyPlan:
     if rounds == 0:
       return dp_event.NoOpDpEvent()
     match self.sampler, mechanism:
-      case samplers.MinSeparationSampler(), mechanisms.CorrelatedGaussian():
+      case (
+        samplers.MinSeparationSampler(),
+        correlated_gaussian.CorrelatedGaussian(),
+      ):
         return mechanism.run_event(
           self.adjacency,
           rounds=rounds,
@@ -337,115 +345,14 @@ class PrivacyPlan:
         return dp_event.SelfComposedDpEvent(self.sampler.event(inner), rounds)
 
 
-def plan_from_config(
-  privacy: config.PrivacyConfig,
-  *,
-  population: int,
-  rounds: int,
-  shares_virtual_client: bool = True,
-) -> PrivacyPlan:
-  """Returns the plan of a run page for a population of users.
-
-  Args:
-    privacy: The `[privacy]` section.
-    population: Users in the private store.
-    rounds: Rounds planned.
-    shares_virtual_client: False only if no virtual client ever holds more than
-      one user.
-
-  Raises:
-    PlanError: A value breaks a rule; the message says which and the remedy.
-  """
-  if (
-    not shares_virtual_client
-    and privacy.virtual_clients != privacy.users_per_round
-  ):
-    raise guarantee_lib.PlanError(
-      'virtual_clients must equal users_per_round where virtual clients are'
-      f' not shared (each sampled user is one), got {privacy.virtual_clients}'
-      f' and {privacy.users_per_round}; set virtual_clients ='
-      f' {privacy.users_per_round}, or share virtual clients.'
-    )
-  sampler = settings.sampler_from_config(privacy, population, rounds)
-  if privacy.adjacency is None:
-    adjacency = samplers.default_adjacency(sampler)
-  else:
-    adjacency = guarantee_lib.Adjacency(privacy.adjacency)
-  delta = privacy.delta
-  return PrivacyPlan(
-    sampler=sampler,
-    mechanism=settings.mechanism_from_config(privacy, sampler, rounds),
-    virtual_clients=privacy.virtual_clients,
-    rounds=rounds,
-    delta=default_delta(population) if delta is None else delta,
-    adjacency=adjacency,
-    shares_virtual_client=shares_virtual_client,
-  )
-
-
 def _doubled(mechanism: mechanisms.Mechanism) -> mechanisms.Mechanism:
   """Returns the mechanism with twice the noise, for `naive_epsilon` alone."""
   noise = 2 * mechanism.noise_multiplier
-  if not isinstance(mechanism, mechanisms.CorrelatedGaussian):
+  if not isinstance(mechanism, correlated_gaussian.CorrelatedGaussian):
     # The count's noise is within the total: the event is that of fixed clips.
-    return mechanisms.FixedClipGaussian(mechanism.clip_norm, noise)
+    return independent.FixedClipGaussian(mechanism.clip_norm, noise)
   return dataclasses.replace(
     mechanism,
     noise_multiplier=noise,
     clipped_count_stddev=2 * mechanism.count_stddev,
-  )
-
-
-def _check_match(plan: PrivacyPlan) -> None:
-  sampler, mechanism = plan.sampler, plan.mechanism
-  if plan.adjacency not in sampler.adjacencies:
-    legal = ' or '.join(sampler.adjacencies)
-    raise guarantee_lib.PlanError(
-      f'adjacency must be {legal} for {sampler.kind} sampling, got'
-      f' {plan.adjacency.value}.'
-    )
-  if (
-    mechanisms.is_adaptive(mechanism)
-    and mechanism.virtual_clients != plan.virtual_clients
-  ):
-    raise guarantee_lib.PlanError(
-      'virtual_clients of plan and mechanism must be equal, got'
-      f' {plan.virtual_clients} and {mechanism.virtual_clients}.'
-    )
-  if isinstance(sampler, samplers.MinSeparationSampler):
-    most = sampler.min_separation * sampler.max_participations
-    if plan.rounds > most:
-      raise guarantee_lib.PlanError(
-        f'rounds must be at most min_separation x max_participations ='
-        f' {sampler.min_separation} x {sampler.max_participations}, beyond'
-        f' which nobody is left, got {plan.rounds}; raise max_participations'
-        ' or run fewer rounds.'
-      )
-  if not isinstance(mechanism, mechanisms.CorrelatedGaussian):
-    return
-  if not isinstance(sampler, samplers.MinSeparationSampler):
-    raise settings.needs_schedule(mechanism.kind, sampler)
-  found = mechanism.correlated_sensitivity(
-    plan.rounds, participation=sampler.participation
-  )
-  if mechanism.clipping == 'adaptive' and mechanism.noise_multiplier > 0:
-    _check_count_noise(plan, mechanism, found)
-
-
-def _check_count_noise(
-  plan: PrivacyPlan,
-  mechanism: mechanisms.CorrelatedGaussian,
-  found: correlated_sensitivity.Sensitivity,
-) -> None:
-  """Refuses counts that reveal more than the sums that they serve."""
-  least = math.sqrt(found.times) * mechanism.noise_multiplier / 2 / found.whole
-  if mechanism.count_stddev >= least:
-    return
-  share = mechanisms.CLIPPED_COUNT_SHARE
-  raise guarantee_lib.PlanError(
-    f'clipped_count_stddev must be at least {least:.4g} (counts would reveal'
-    f' more than the sums), got {mechanism.count_stddev:.4g}, which by'
-    f' default is {share:g} x virtual_clients = {plan.virtual_clients}; raise'
-    f' virtual_clients to {math.ceil(least / share)}, lower the noise, or use'
-    " clipping = 'fixed'."
   )

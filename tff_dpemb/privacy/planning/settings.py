@@ -1,12 +1,62 @@
-"""From the `[privacy]` section of a run page to a sampler and a mechanism."""
+"""From the `[privacy]` section of a run page to a plan."""
 
 from typing import Any
 
 from tff_dpemb import config
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.mechanisms import correlated_design
+from tff_dpemb.privacy.mechanisms import correlated_gaussian
+from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import mechanisms
 from tff_dpemb.privacy.mechanisms import samplers
+from tff_dpemb.privacy.planning import matching
+from tff_dpemb.privacy.planning import plan as plan_lib
+
+
+def plan_from_config(
+  privacy: config.PrivacyConfig,
+  *,
+  population: int,
+  rounds: int,
+  shares_virtual_client: bool = True,
+) -> plan_lib.PrivacyPlan:
+  """Returns the plan of a run page for a population of users.
+
+  Args:
+    privacy: The `[privacy]` section.
+    population: Users in the private store.
+    rounds: Rounds planned.
+    shares_virtual_client: False only if no virtual client ever holds more than
+      one user.
+
+  Raises:
+    PlanError: A value breaks a rule; the message says which and the remedy.
+  """
+  if (
+    not shares_virtual_client
+    and privacy.virtual_clients != privacy.users_per_round
+  ):
+    raise guarantee.PlanError(
+      'virtual_clients must equal users_per_round where virtual clients are'
+      f' not shared (each sampled user is one), got {privacy.virtual_clients}'
+      f' and {privacy.users_per_round}; set virtual_clients ='
+      f' {privacy.users_per_round}, or share virtual clients.'
+    )
+  sampler = sampler_from_config(privacy, population, rounds)
+  if privacy.adjacency is None:
+    adjacency = samplers.default_adjacency(sampler)
+  else:
+    adjacency = guarantee.Adjacency(privacy.adjacency)
+  delta = privacy.delta
+  return plan_lib.PrivacyPlan(
+    sampler=sampler,
+    mechanism=mechanism_from_config(privacy, sampler, rounds),
+    virtual_clients=privacy.virtual_clients,
+    rounds=rounds,
+    delta=plan_lib.default_delta(population) if delta is None else delta,
+    adjacency=adjacency,
+    shares_virtual_client=shares_virtual_client,
+  )
 
 
 def sampler_from_config(
@@ -56,10 +106,10 @@ def mechanism_from_config(
         f' {privacy.restart_every}; set noise to tree, banded or blt for it.'
       )
     if privacy.clipping == 'fixed':
-      return mechanisms.FixedClipGaussian(
+      return independent.FixedClipGaussian(
         privacy.clip_norm, privacy.noise_multiplier
       )
-    return mechanisms.AdaptiveClipGaussian(
+    return independent.AdaptiveClipGaussian(
       privacy.clip_norm,
       privacy.noise_multiplier,
       virtual_clients=privacy.virtual_clients,
@@ -67,7 +117,7 @@ def mechanism_from_config(
       learning_rate=privacy.clip_learning_rate,
     )
   if not isinstance(sampler, samplers.MinSeparationSampler):
-    raise needs_schedule(privacy.noise, sampler)
+    raise matching.needs_schedule(privacy.noise, sampler)
   adaptive: dict[str, Any] = {}
   if privacy.clipping == 'adaptive':
     adaptive = {
@@ -75,7 +125,7 @@ def mechanism_from_config(
       'target_unclipped_quantile': privacy.target_unclipped_quantile,
       'learning_rate': privacy.clip_learning_rate,
     }
-  return mechanisms.CorrelatedGaussian(
+  return correlated_gaussian.CorrelatedGaussian(
     privacy.clip_norm,
     privacy.noise_multiplier,
     correlated_design.build(
@@ -89,13 +139,4 @@ def mechanism_from_config(
     restart_every=privacy.restart_every,
     clipping=privacy.clipping,
     **adaptive,
-  )
-
-
-def needs_schedule(kind: str, sampler: samplers.Sampler) -> guarantee.PlanError:
-  """Returns the error of correlated noise without a schedule."""
-  return guarantee.PlanError(
-    f'sampler must be min-separation for {kind} noise (correlated over rounds,'
-    f' it needs a schedule), got {sampler.kind}; set sampler ='
-    " 'min-separation' or noise = 'independent'."
   )
