@@ -15,6 +15,7 @@ from launch.run import directory
 from tff_dpemb import config
 from tff_dpemb.artifacts import storage
 from tff_dpemb.privacy.audit import bounds
+from tff_dpemb.privacy.audit import gaussians
 
 SCHEMA = 'dpemb.audit/1'
 _GATE_FAILED = 5
@@ -326,7 +327,7 @@ def _paper_estimates(canaries, observed, delta: float) -> dict[str, Any]:
   ):
     inside, outside = seen[canaries.inside], seen[~canaries.inside]
     null = never if canaries.kind == 'add' else outside
-    epsilon = bounds.epsilon_of_gaussians(
+    epsilon = gaussians.epsilon_of_gaussians(
       fitted(inside), fitted(null), delta=delta
     )
     result[name] = {

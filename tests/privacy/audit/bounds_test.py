@@ -7,6 +7,9 @@ import pytest
 from scipy import stats
 
 from tff_dpemb.privacy.audit import bounds
+from tff_dpemb.privacy.audit import gaussians
+from tff_dpemb.privacy.audit import one_run
+from tff_dpemb.privacy.audit import rates
 from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
@@ -24,7 +27,7 @@ def _scores(mu, count, seed):
 
 
 def _claim(mu):
-  return bounds.Claim(bounds.gaussian_epsilon(mu, _DELTA), _DELTA, mu=mu)
+  return bounds.Claim(gaussians.gaussian_epsilon(mu, _DELTA), _DELTA, mu=mu)
 
 
 class TestClopperPearson:
@@ -42,7 +45,7 @@ class TestClopperPearson:
     ],
   )
   def test_by_hand(self, successes, trials, alpha, expected):
-    found = bounds.clopper_pearson_lower(successes, trials, alpha=alpha)
+    found = rates.clopper_pearson_lower(successes, trials, alpha=alpha)
     assert found == pytest.approx(expected, abs=1e-4)
 
   def test_covers(self):
@@ -50,7 +53,7 @@ class TestClopperPearson:
     wrong = sum(
       stats.binom.pmf(k, 40, 0.3)
       for k in range(41)
-      if bounds.clopper_pearson_lower(k, 40, alpha=0.05) > 0.3
+      if rates.clopper_pearson_lower(k, 40, alpha=0.05) > 0.3
     )
     assert 0.02 < wrong <= 0.05
 
@@ -68,16 +71,16 @@ class TestPoint:
     ],
   )
   def test_epsilon_by_hand(self, true_rate, false_rate, delta, expected):
-    point = bounds.Point(0.0, true_rate, false_rate)
+    point = rates.Point(0.0, true_rate, false_rate)
     assert point.epsilon_bound(delta) == pytest.approx(expected)
 
   def test_mu_by_hand(self):
     # Phi(1) and Phi(-1).
-    assert bounds.Point(0, 0.841345, 0.158655).mu_bound == pytest.approx(
+    assert rates.Point(0, 0.841345, 0.158655).mu_bound == pytest.approx(
       2.0, abs=1e-4
     )
-    assert bounds.Point(0, 0.2, 0.8).mu_bound == 0.0
-    assert bounds.Point(0, 0.0, 1.0).mu_bound == 0.0
+    assert rates.Point(0, 0.2, 0.8).mu_bound == 0.0
+    assert rates.Point(0, 0.0, 1.0).mu_bound == 0.0
 
 
 class TestAudit:
@@ -212,14 +215,14 @@ class TestOneRun:
 
     p = .05 ** .1 = .7411; epsilon = log(p / (1 - p)) = 1.0516.
     """
-    found = bounds.one_run_bound(
+    found = one_run.lower_bound(
       np.ones(50), np.zeros(50), delta=1e-12, alpha=0.05
     )
     assert found == pytest.approx(1.0516, abs=1e-3)
 
   def test_delta_costs(self):
     low, high = (
-      bounds.one_run_bound(np.ones(500), np.zeros(500), delta=d, alpha=0.05)
+      one_run.lower_bound(np.ones(500), np.zeros(500), delta=d, alpha=0.05)
       for d in (1e-3, 1e-9)
     )
     assert 0 < low < high
@@ -227,7 +230,7 @@ class TestOneRun:
   def test_chance_gives_nothing(self):
     scores = np.random.default_rng(0).standard_normal(400)
     assert (
-      bounds.one_run_bound(scores[:200], scores[200:], delta=1e-5, alpha=0.01)
+      one_run.lower_bound(scores[:200], scores[200:], delta=1e-5, alpha=0.01)
       == 0.0
     )
 
@@ -235,14 +238,14 @@ class TestOneRun:
 class TestGaussians:
   def test_equal_deviations_are_gaussian_dp(self):
     for mu in (0.1, 1.0, 4.0):
-      assert bounds.epsilon_of_gaussians(
+      assert gaussians.epsilon_of_gaussians(
         (mu * 3, 3.0), (0.0, 3.0), delta=1e-5
-      ) == pytest.approx(bounds.gaussian_epsilon(mu, 1e-5), abs=1e-4)
+      ) == pytest.approx(gaussians.gaussian_epsilon(mu, 1e-5), abs=1e-4)
 
   def test_different_deviations_by_integration(self):
     """delta(epsilon) = integral of max(0, p - e^epsilon q), numerically."""
     one, other = (0.3, 1.2), (0.0, 1.0)
-    epsilon = bounds.epsilon_of_gaussians(one, other, delta=0.01)
+    epsilon = gaussians.epsilon_of_gaussians(one, other, delta=0.01)
     x = np.linspace(-15, 15, 400_001)
     p, q = stats.norm.pdf(x, *one), stats.norm.pdf(x, *other)
     step = x[1] - x[0]
@@ -262,12 +265,14 @@ class TestGaussians:
     ],
   )
   def test_edges(self, one, other, expected):
-    assert bounds.epsilon_of_gaussians(one, other, delta=1e-5) == expected
+    assert gaussians.epsilon_of_gaussians(one, other, delta=1e-5) == expected
 
   def test_gaussian_epsilon_reference(self):
     # arXiv 1905.02383, figure 6: 1-GDP is (4.3777, 1e-5)-DP.
-    assert bounds.gaussian_epsilon(1.0, 1e-5) == pytest.approx(4.377, abs=1e-3)
-    assert bounds.gaussian_epsilon(0.0, 1e-5) == 0.0
+    assert gaussians.gaussian_epsilon(1.0, 1e-5) == pytest.approx(
+      4.377, abs=1e-3
+    )
+    assert gaussians.gaussian_epsilon(0.0, 1e-5) == 0.0
 
 
 def test_claim_of_a_gaussian_plan_has_its_mu():

@@ -18,23 +18,22 @@ What is a bound and what is an estimate:
 * `Audit.one_run_bound` (arXiv 2305.08846, theorem 5.2) needs no independence,
   only that each canary was put in by its own fair coin; it is weaker.
 * `Audit.estimate` is no bound: the epsilon of two Gaussians of one deviation,
-  fitted to the scores as if they were the truth; `epsilon_of_gaussians` is the
+  fitted to the scores as if they were the truth; `gaussians.epsilon_of_gaussians` is the
   form of arXiv 2302.03098 (algorithm 1), with two deviations.
 
 NumPy and SciPy only; the canaries are made elsewhere.
 """
 
 import dataclasses
-import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from dp_accounting import gaussian_mechanism
-from scipy import stats
 
 from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy.audit import gaussians
+from tff_dpemb.privacy.audit import one_run
+from tff_dpemb.privacy.audit import rates
 from tff_dpemb.privacy.planning import plan as plan_lib
 
 DEFAULT_CONFIDENCE = 0.95
@@ -42,8 +41,6 @@ CONSISTENT = 'consistent'
 VIOLATION = 'VIOLATION'
 FEWEST = 8  # canaries of a side
 _CHOOSING_SHARE = 0.25  # of the canaries, on which thresholds are chosen
-_GUESSING_SHARE = 0.1  # of the canaries, of the one-run bound
-_LARGEST_EPSILON = 1e6
 # Where a sampled plan is compared besides its own delta.
 _DELTAS = (1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7)
 
@@ -76,37 +73,6 @@ class Claim:
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
-  """A threshold attack: 'in' is said of a canary whose score is above.
-
-  Attributes:
-    threshold: Chosen on other canaries.
-    true_rate: Lower confidence bound of the share of in-canaries above.
-    false_rate: Upper confidence bound of the share of out-canaries above.
-  """
-
-  threshold: float
-  true_rate: float
-  false_rate: float
-
-  def epsilon_bound(self, delta: float) -> float:
-    """Returns the least epsilon that allows the rates at `delta`, >= 0."""
-    return max(
-      0.0,
-      _log_ratio(self.true_rate - delta, self.false_rate),
-      _log_ratio(1 - self.false_rate - delta, 1 - self.true_rate),
-    )
-
-  @property
-  def mu_bound(self) -> float:
-    """Returns the least mu of a Gaussian curve that allows the rates, >= 0."""
-    if not 0 < self.true_rate < 1 or not 0 < self.false_rate < 1:
-      return 0.0  # An interval that says nothing.
-    mu = stats.norm.ppf(self.true_rate) - stats.norm.ppf(self.false_rate)
-    return max(0.0, float(mu))
-
-
-@dataclasses.dataclass(frozen=True)
 class Audit:
   """What scores say about a claim.
 
@@ -125,7 +91,7 @@ class Audit:
   claim: Claim
   confidence: float
   canaries: int
-  points: tuple[Point, ...]
+  points: tuple[rates.Point, ...]
   one_run_bound: float | None
   estimate: float
   largest_bound: float
@@ -147,7 +113,7 @@ class Audit:
       return self.epsilon_delta_bound
     return max(
       self.epsilon_delta_bound,
-      gaussian_epsilon(self.mu_bound, self.claim.delta),
+      gaussians.gaussian_epsilon(self.mu_bound, self.claim.delta),
     )
 
   @property
@@ -278,7 +244,7 @@ def audit(
   counted = (len(inside) - first[0], len(outside) - first[1])
   # Two one-sided intervals for each of at most two thresholds, all at once.
   share = alpha / 4
-  thresholds = _thresholds(
+  thresholds = rates.choose_thresholds(
     inside[: first[0]],
     outside[: first[1]],
     counted=counted,
@@ -286,188 +252,34 @@ def audit(
     alpha=share,
   )
   points = tuple(
-    rates(inside[first[0] :], outside[first[1] :], threshold, alpha=share)
+    rates.measure(
+      inside[first[0] :], outside[first[1] :], threshold, alpha=share
+    )
     for threshold in thresholds
   )
-  best = Point(
+  best = rates.Point(
     0.0,
-    clopper_pearson_lower(counted[0], counted[0], alpha=share),
-    1 - clopper_pearson_lower(counted[1], counted[1], alpha=share),
+    rates.clopper_pearson_lower(counted[0], counted[0], alpha=share),
+    1 - rates.clopper_pearson_lower(counted[1], counted[1], alpha=share),
   )
   largest = best.epsilon_bound(claim.delta)
   if claim.mu is not None:
-    largest = max(largest, gaussian_epsilon(best.mu_bound, claim.delta))
+    largest = max(
+      largest, gaussians.gaussian_epsilon(best.mu_bound, claim.delta)
+    )
   return Audit(
     claim=claim,
     confidence=confidence,
     canaries=len(inside) + len(outside),
     points=points,
     one_run_bound=(
-      one_run_bound(inside, outside, delta=claim.delta, alpha=alpha)
+      one_run.lower_bound(inside, outside, delta=claim.delta, alpha=alpha)
       if coins
       else None
     ),
     estimate=_estimate(inside, outside, claim.delta),
     largest_bound=largest,
   )
-
-
-def clopper_pearson_lower(
-  successes: int, trials: int, *, alpha: float
-) -> float:
-  """Returns the one-sided lower bound of a probability, wrong with <= alpha.
-
-  Clopper and Pearson (1934): the p at which `successes` or more have
-  probability alpha. If trials have unequal probabilities it bounds their mean
-  (Hoeffding 1956) when the bound lies below the observed rate, as it does.
-  """
-  if successes == 0:
-    return 0.0
-  return float(_lower(np.asarray(successes), trials, alpha))
-
-
-def rates(
-  inside: np.ndarray, outside: np.ndarray, threshold: float, *, alpha: float
-) -> Point:
-  """Returns a threshold's rates, each bound wrong with probability <= alpha."""
-  above = int((inside > threshold).sum())
-  below = int((outside <= threshold).sum())
-  return Point(
-    threshold,
-    clopper_pearson_lower(above, len(inside), alpha=alpha),
-    1 - clopper_pearson_lower(below, len(outside), alpha=alpha),
-  )
-
-
-@functools.lru_cache(maxsize=256)
-def gaussian_epsilon(mu: float, delta: float) -> float:
-  """Returns epsilon at delta of mu-Gaussian DP (arXiv 1905.02383, cor. 1)."""
-  if mu <= 0:
-    return 0.0
-  return float(gaussian_mechanism.get_epsilon_gaussian(1 / mu, delta))
-
-
-def one_run_bound(
-  inside: np.ndarray, outside: np.ndarray, *, delta: float, alpha: float
-) -> float:
-  """Returns the lower bound of arXiv 2305.08846 (theorem 5.2), >= 0.
-
-  The highest twentieth of all scores is guessed 'in', the lowest 'out', the
-  rest is passed over. Valid for any mechanism and any dependence of scores, if
-  each canary was put in by its own fair coin.
-
-  Args:
-    inside: Scores of the canaries whose coin said in.
-    outside: Scores of the others.
-    delta: In (0, 1).
-    alpha: Probability of a bound that is too high.
-  """
-  scores = np.concatenate([inside, outside])
-  truth = np.repeat([True, False], [len(inside), len(outside)])
-  each = max(1, int(_GUESSING_SHARE * len(scores) / 2))
-  # Ties are broken without a look at the truth.
-  order = np.random.default_rng(0).permutation(len(scores))
-  ranked = truth[order][np.argsort(scores[order], kind='stable')]
-  correct = int(ranked[-each:].sum() + (~ranked[:each]).sum())
-  low, high = 0.0, 1.0
-  found = _one_run_p_value(low, correct, 2 * each, len(scores), delta)
-  if found > alpha:
-    return 0.0
-  while (
-    high < 100
-    and _one_run_p_value(high, correct, 2 * each, len(scores), delta) <= alpha
-  ):
-    low, high = high, 2 * high
-  for _ in range(40):
-    middle = (low + high) / 2
-    p = _one_run_p_value(middle, correct, 2 * each, len(scores), delta)
-    low, high = (middle, high) if p <= alpha else (low, middle)
-  return low
-
-
-def epsilon_of_gaussians(
-  one: tuple[float, float], other: tuple[float, float], *, delta: float
-) -> float:
-  """Returns the epsilon at which two Gaussians are (epsilon, delta)-close.
-
-  Each is (mean, standard deviation), the deviations may differ. Infinite if
-  no finite epsilon up to 1e6 suffices, as for two different constants.
-  """
-  (mean, stddev), (mean2, stddev2) = one, other
-  if min(stddev, stddev2) <= 0:
-    return 0.0 if mean == mean2 and stddev == stddev2 else math.inf
-
-  def needed(epsilon: float) -> float:
-    return max(
-      _hockey_stick(one, other, epsilon), _hockey_stick(other, one, epsilon)
-    )
-
-  if needed(0.0) <= delta:
-    return 0.0
-  low, high = 0.0, 1.0
-  while needed(high) > delta:
-    if high > _LARGEST_EPSILON:
-      return math.inf
-    low, high = high, 2 * high
-  for _ in range(60):
-    middle = (low + high) / 2
-    low, high = (middle, high) if needed(middle) > delta else (low, middle)
-  return high
-
-
-def _hockey_stick(
-  one: tuple[float, float], other: tuple[float, float], epsilon: float
-) -> float:
-  """Returns P(R) - e^epsilon Q(R), R = where log p/q > epsilon."""
-  (m, s), (n, t) = one, other
-  # log p/q (x) = a x^2 + b x + c.
-  a = 0.5 / t**2 - 0.5 / s**2
-  b = m / s**2 - n / t**2
-  c = 0.5 * (n / t) ** 2 - 0.5 * (m / s) ** 2 + math.log(t / s) - epsilon
-
-  def gap(low: float, high: float) -> float:
-    mass = _mass((low - m) / s, (high - m) / s)
-    against = _mass((low - n) / t, (high - n) / t)
-    if against == 0:
-      return mass
-    return mass - math.exp(min(epsilon + math.log(against), 700.0))
-
-  if abs(a) < 1e-12 * (0.5 / t**2 + 0.5 / s**2):
-    if b == 0:
-      return gap(-math.inf, math.inf) if c > 0 else 0.0
-    return gap(-c / b, math.inf) if b > 0 else gap(-math.inf, -c / b)
-  square = b * b - 4 * a * c
-  if square <= 0:
-    return gap(-math.inf, math.inf) if a > 0 else 0.0
-  root = math.sqrt(square)
-  low, high = sorted(((-b - root) / (2 * a), (-b + root) / (2 * a)))
-  if a > 0:
-    return gap(-math.inf, low) + gap(high, math.inf)
-  return gap(low, high)
-
-
-def _mass(low: float, high: float) -> float:
-  """Returns the standard normal's probability of (low, high), tails exact."""
-  if low > 0:
-    low, high = -high, -low
-  root = math.sqrt(2)
-  return (math.erfc(-high / root) - math.erfc(-low / root)) / 2
-
-
-def _one_run_p_value(
-  epsilon: float, correct: int, guesses: int, canaries: int, delta: float
-) -> float:
-  """Returns the chance of that many correct guesses, at most.
-
-  Binomial(guesses, e^epsilon / (1 + e^epsilon)) tail, plus 2 m delta max_i
-  Pr[correct - i <= W < correct] / i.
-  """
-  probability = 1 / (1 + math.exp(-epsilon))
-  tail = stats.binom.sf(correct - 1, guesses, probability)
-  steps = np.arange(1, correct + 1)
-  near = stats.binom.sf(correct - 1 - steps, guesses, probability) - tail
-  alpha = float(np.max(near / steps, initial=0.0))
-  return min(1.0, float(tail) + 2 * canaries * delta * alpha)
 
 
 def _estimate(inside: np.ndarray, outside: np.ndarray, delta: float) -> float:
@@ -477,48 +289,4 @@ def _estimate(inside: np.ndarray, outside: np.ndarray, delta: float) -> float:
     return 0.0
   if pooled <= 1e-9 * gap:
     return math.inf
-  return gaussian_epsilon(gap / pooled, delta)
-
-
-def _thresholds(
-  inside: np.ndarray,
-  outside: np.ndarray,
-  *,
-  counted: tuple[int, int],
-  delta: float,
-  alpha: float,
-) -> Sequence[float]:
-  """Returns two thresholds: one for the bulk and one for the tail of scores.
-
-  Half-way between the means, which is best for two equal Gaussians; and where
-  the bound on epsilon at delta would be highest if the counted canaries had
-  the rates of these ones.
-  """
-  middle = (float(inside.mean()) + float(outside.mean())) / 2
-  scores = np.unique(np.concatenate([inside, outside]))
-  candidates = (scores[1:] + scores[:-1]) / 2
-  if not len(candidates):
-    return (middle,)
-  shares = [
-    # One more of each outcome: an empty tail is not taken for certain.
-    ((x[:, None] > candidates).sum(axis=0) + 1) / (len(x) + 2)
-    for x in (inside, outside)
-  ]
-  true = _lower(shares[0] * counted[0], counted[0], alpha)
-  false = 1 - _lower((1 - shares[1]) * counted[1], counted[1], alpha)
-  with np.errstate(divide='ignore', invalid='ignore'):
-    gains = np.fmax(
-      np.log(np.maximum(true - delta, 0) / false),
-      np.log(np.maximum(1 - false - delta, 0) / (1 - true)),
-    )
-  return tuple(sorted({middle, float(candidates[np.nanargmax(gains)])}))
-
-
-def _lower(successes: np.ndarray, trials: int, alpha: float) -> np.ndarray:
-  return stats.beta.ppf(alpha, successes, trials - successes + 1)
-
-
-def _log_ratio(numerator: float, denominator: float) -> float:
-  if numerator <= 0:
-    return 0.0
-  return math.inf if denominator <= 0 else math.log(numerator / denominator)
+  return gaussians.gaussian_epsilon(gap / pooled, delta)
