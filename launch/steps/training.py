@@ -29,7 +29,7 @@ from tff_dpemb.privacy.certificate import against_ledger
 from tff_dpemb.privacy.ledger import leases as leases_lib
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 from tff_dpemb.privacy.planning import plan as plan_lib
-from tff_dpemb.privacy.planning import settings
+from tff_dpemb.privacy.planning import settings as settings_lib
 from tff_dpemb.training import pretraining
 from tff_dpemb.training import program
 from tff_dpemb.training.execution import executors
@@ -156,7 +156,7 @@ def pretrain(run: Run) -> None:
 def private_plan(run: Run) -> plan_lib.PrivacyPlan:
   """Returns the one plan of the run, for the users of its private store."""
   private = user_store.UserStore.open(run.store('private'))
-  return settings.plan_from_config(
+  return settings_lib.plan_from_config(
     run.config.privacy,
     population=private.num_users,
     rounds=run.config.training.rounds,

@@ -15,7 +15,7 @@ from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 from tff_dpemb.privacy.mechanisms import samplers
-from tff_dpemb.privacy.planning import settings
+from tff_dpemb.privacy.planning import settings as settings_lib
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import program
 
@@ -65,7 +65,7 @@ def _page(*, rounds=3, **privacy):
 
 
 def _plan(page, *, population=_USERS):
-  return settings.plan_from_config(
+  return settings_lib.plan_from_config(
     page.privacy,
     population=population,
     rounds=page.training.rounds,

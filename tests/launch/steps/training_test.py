@@ -13,7 +13,7 @@ from tff_dpemb.data import user_store
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
-from tff_dpemb.privacy.planning import settings
+from tff_dpemb.privacy.planning import settings as settings_lib
 
 _PAGE = {
   'users_per_round': 20,
@@ -33,7 +33,7 @@ class _Training:
     )
     self.run = directory.RunDirectory(page, runs=folder)
     self.run.runs.mkdir(exist_ok=True)
-    self.plan = settings.plan_from_config(
+    self.plan = settings_lib.plan_from_config(
       page.privacy, population=100, rounds=3
     )
     self.ledger = ledger_lib.Ledger.open(self.run.ledger_url)

@@ -9,7 +9,7 @@ from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import calibration
 from tff_dpemb.privacy.planning import plan as plan_lib
-from tff_dpemb.privacy.planning import settings
+from tff_dpemb.privacy.planning import settings as settings_lib
 
 
 def _everyone(delta, *, rounds=16, clip_norm=2.0):
@@ -26,7 +26,7 @@ def _everyone(delta, *, rounds=16, clip_norm=2.0):
 
 def test_golden_calibration():
   # Shared research, section 6: N 19,547, everyone, T 8, epsilon 4 -> z 5.92.
-  plan = settings.plan_from_config(
+  plan = settings_lib.plan_from_config(
     config.PrivacyConfig(
       users_per_round=19_547, virtual_clients=610, clipping='fixed'
     ),

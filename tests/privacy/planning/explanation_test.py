@@ -4,13 +4,14 @@ import pytest
 
 from tff_dpemb import config
 from tff_dpemb.privacy.planning import explanation
+from tff_dpemb.privacy.planning import settings as settings_lib
 
 _ADAPTIVE = {'clipping': 'adaptive', 'restart_every': 8}
 
 
 def _plan(population=3000, rounds=30, **settings):
   settings = {'users_per_round': 256, 'virtual_clients': 8} | settings
-  return settings.plan_from_config(
+  return settings_lib.plan_from_config(
     config.PrivacyConfig(**settings), population=population, rounds=rounds
   )
 

@@ -7,6 +7,7 @@ import pytest
 from tff_dpemb import config
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.planning import extrapolation
+from tff_dpemb.privacy.planning import settings as settings_lib
 
 
 def _plan(population=3000, rounds=30, **settings):
@@ -15,7 +16,7 @@ def _plan(population=3000, rounds=30, **settings):
     'virtual_clients': 8,
     'noise_multiplier': 0.03,
   } | settings
-  return settings.plan_from_config(
+  return settings_lib.plan_from_config(
     config.PrivacyConfig(**settings), population=population, rounds=rounds
   )
 

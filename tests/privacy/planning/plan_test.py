@@ -19,11 +19,12 @@ from tff_dpemb.privacy.planning import calibration
 from tff_dpemb.privacy.planning import explanation
 from tff_dpemb.privacy.planning import extrapolation
 from tff_dpemb.privacy.planning import plan as plan_lib
+from tff_dpemb.privacy.planning import settings as settings_lib
 
 
 def _plan(population=3000, rounds=30, shares=True, **settings):
   settings = {'users_per_round': 256, 'virtual_clients': 8} | settings
-  return settings.plan_from_config(
+  return settings_lib.plan_from_config(
     config.PrivacyConfig(**settings),
     population=population,
     rounds=rounds,

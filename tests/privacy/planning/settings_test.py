@@ -6,11 +6,12 @@ from tff_dpemb import config
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.mechanisms import correlated
 from tff_dpemb.privacy.mechanisms import samplers
+from tff_dpemb.privacy.planning import settings as settings_lib
 
 
 def _plan(population=3000, rounds=30, **settings):
   settings = {'users_per_round': 256, 'virtual_clients': 8} | settings
-  return settings.plan_from_config(
+  return settings_lib.plan_from_config(
     config.PrivacyConfig(**settings), population=population, rounds=rounds
   )
 
