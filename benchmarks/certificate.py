@@ -19,6 +19,7 @@ from tff_dpemb.privacy.accounting import profile
 from tff_dpemb.privacy.certificate import build
 from tff_dpemb.privacy.certificate import document
 from tff_dpemb.privacy.certificate import facts
+from tff_dpemb.privacy.certificate import noise
 from tff_dpemb.privacy.certificate import signature
 from tff_dpemb.privacy.certificate import statement
 from tff_dpemb.privacy.certificate import verification
@@ -230,7 +231,7 @@ def _synthetic(book: ledger_lib.Ledger) -> document.Certificate:
   queries = []
   for name, noise_multiplier, times in asked:
     queries.append(
-      document.Query(name=name, noise_multiplier=noise_multiplier, times=times)
+      noise.Query(name=name, noise_multiplier=noise_multiplier, times=times)
     )
     for _ in range(times):
       book.charge(

@@ -11,6 +11,7 @@ from tff_dpemb.privacy.accounting import events
 from tff_dpemb.privacy.accounting import loss_distribution
 from tff_dpemb.privacy.accounting import profile
 from tff_dpemb.privacy.certificate import document
+from tff_dpemb.privacy.certificate import noise
 from tff_dpemb.privacy.planning import plan as plan_lib
 
 GROUPS = (2, 5)  # Users of the groups that a certificate gives figures for.
@@ -32,7 +33,7 @@ def method() -> document.Method:
 
 
 def plan_of(
-  certificate: document.Certificate, mechanism: document.ModelMechanism
+  certificate: document.Certificate, mechanism: noise.ModelMechanism
 ) -> plan_lib.PrivacyPlan:
   """Returns the plan that the parts of a model's certificate describe.
 
@@ -88,7 +89,7 @@ def revealed_by_plan(
 
 
 def revealed_by_queries(
-  draws: Sequence[document.Draws],
+  draws: Sequence[noise.Draws],
   *,
   delta: float,
   adjacency: guarantee_lib.Adjacency,
@@ -182,7 +183,7 @@ def _profile(
 
 
 def overcharge(
-  draws: Sequence[document.Draws], queries: Sequence[document.Query]
+  draws: Sequence[noise.Draws], queries: Sequence[noise.Query]
 ) -> float | None:
   """Returns how much more was charged than the queries reveal.
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from tff_dpemb.privacy import guarantee as guarantee_lib
 from tff_dpemb.privacy.accounting import events
 from tff_dpemb.privacy.certificate import accounting
-from tff_dpemb.privacy.certificate import comparison
 from tff_dpemb.privacy.certificate import document
+from tff_dpemb.privacy.certificate import figures
+from tff_dpemb.privacy.certificate import noise
 from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 from tff_dpemb.privacy.ledger import state as ledger_state
@@ -106,7 +107,7 @@ def problems(
       ' ledger, or it was rewritten.'
     )
   found += _composition_in_ledger(certificate, ledger)
-  found += comparison.differs(
+  found += figures.differs(
     'tuning.runs_in_ledger',
     certificate.tuning.runs_in_ledger,
     len(ledger.runs(population, until=count)),
@@ -127,7 +128,7 @@ def problems(
   found += charges_differ(certificate, entries)
   found += _budget_differs(certificate, ledger)
   mechanism = certificate.mechanism
-  if isinstance(mechanism, document.QueriesMechanism):
+  if isinstance(mechanism, noise.QueriesMechanism):
     return found + _queries_in_ledger(mechanism, entries)
   return found + _model_in_ledger(certificate, mechanism, entries)
 
@@ -220,10 +221,10 @@ def _budget_differs(
   epsilon, delta, left = _budget(
     ledger, stated.population, until=certificate.provenance.ledger_entries
   )
-  found = comparison.differs(
+  found = figures.differs(
     'composition.budget_epsilon', stated.budget_epsilon, epsilon
   )
-  found += comparison.differs(
+  found += figures.differs(
     'composition.budget_delta', stated.budget_delta, delta
   )
   remaining = stated.remaining_epsilon
@@ -234,8 +235,8 @@ def _budget_differs(
   ):
     # Another method spends less or more of it; more may not be promised.
     left = min(left, remaining)
-  slack = comparison.TOLERANCE * (epsilon or 0.0)
-  return found + comparison.differs(
+  slack = figures.TOLERANCE * (epsilon or 0.0)
+  return found + figures.differs(
     'composition.remaining_epsilon', remaining, left, slack=slack
   )
 
@@ -281,7 +282,7 @@ def _artifact_in_ledger(
 
 
 def _queries_in_ledger(
-  mechanism: document.QueriesMechanism, entries: Sequence[ledger_state.Entry]
+  mechanism: noise.QueriesMechanism, entries: Sequence[ledger_state.Entry]
 ) -> list[str]:
   certified: collections.Counter[str] = collections.Counter()
   try:
@@ -301,7 +302,7 @@ def _queries_in_ledger(
 
 def _model_in_ledger(
   certificate: document.Certificate,
-  mechanism: document.ModelMechanism,
+  mechanism: noise.ModelMechanism,
   entries: Sequence[ledger_state.Entry],
 ) -> list[str]:
   problems = _counts_differ(mechanism.draws, len(entries))
@@ -361,7 +362,7 @@ def _composition_in_ledger(
   mechanism = certificate.mechanism
   certified = (
     sum(draw.count for draw in mechanism.draws)
-    if isinstance(mechanism, document.QueriesMechanism)
+    if isinstance(mechanism, noise.QueriesMechanism)
     else mechanism.draws
   )
   if known < min(whole, certified):
@@ -377,7 +378,7 @@ def _composition_in_ledger(
     )
   if not 0 < delta < 1:
     return problems  # Reported with the accounting.
-  return problems + comparison.too_small(
+  return problems + figures.too_small(
     'composition.epsilon',
     stated.epsilon,
     ledger.spent(population, delta, until=until).epsilon,

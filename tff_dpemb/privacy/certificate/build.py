@@ -19,6 +19,7 @@ from tff_dpemb.privacy.certificate import against_ledger
 from tff_dpemb.privacy.certificate import claims
 from tff_dpemb.privacy.certificate import document
 from tff_dpemb.privacy.certificate import facts
+from tff_dpemb.privacy.certificate import noise
 from tff_dpemb.privacy.certificate import statement
 from tff_dpemb.privacy.certificate import verification
 from tff_dpemb.privacy.mechanisms import samplers
@@ -161,7 +162,7 @@ def for_synthesis(
   provenance: facts.Provenance,
   population_size: int,
   delta: float,
-  queries: Sequence[document.Query],
+  queries: Sequence[noise.Query],
   adjacency: guarantee_lib.Adjacency = (
     guarantee_lib.Adjacency.ADD_OR_REMOVE_ONE
   ),
@@ -227,7 +228,7 @@ def for_synthesis(
       f' population_size), got {population_size} and {delta}.'
     )
   draws = tuple(
-    document.Draws(event=events.to_json(event), count=count)
+    noise.Draws(event=events.to_json(event), count=count)
     for event, count in counts
   )
   overcharge = accounting.overcharge(draws, queries)

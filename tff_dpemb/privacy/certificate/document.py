@@ -15,6 +15,7 @@ import pydantic
 from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
 from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy.certificate import noise
 
 NOT_RUN = 'not run'
 NOT_COVERED = 'not covered'
@@ -68,106 +69,6 @@ class DataAccess(documents.Value):
 
   what: str
   status: Literal['covered', 'public', 'not covered']
-
-
-class _ModelMechanism(documents.Value):
-  clip_norm: float
-  final_clip_norm: float | None
-  noise_multiplier: float
-  value_noise_multiplier: float
-  clipped_count_stddev: float
-  rounds_planned: documents.Count
-  rounds_completed: documents.Count
-  draws: documents.Count
-  # Draws beyond one for each completed round, and those among all draws whose
-  # round had been drawn before.
-  replays: documents.Count
-  redrawn: documents.Count
-
-
-class FixedMechanism(_ModelMechanism):
-  """6, of a model: `mechanisms.FixedClipGaussian`."""
-
-  kind: Literal['fixed']
-
-
-class AdaptiveMechanism(_ModelMechanism):
-  """6, of a model: `mechanisms.AdaptiveClipGaussian`."""
-
-  kind: Literal['adaptive']
-  virtual_clients: documents.Count
-  target_unclipped_quantile: float
-  learning_rate: float
-
-
-class CorrelatedMechanism(_ModelMechanism):
-  """6, of a model: `mechanisms.CorrelatedGaussian` with a fixed clip norm."""
-
-  kind: Literal['tree', 'banded', 'blt']
-  clipping: Literal['fixed']
-  restart_every: documents.Count
-  strategy: dict[str, Any]  # With all its parameters.
-
-
-class CorrelatedAdaptiveMechanism(CorrelatedMechanism):
-  """6, of a model: `mechanisms.CorrelatedGaussian`, its clip norm adaptive."""
-
-  clipping: Literal['adaptive']  # type: ignore[assignment]
-  virtual_clients: documents.Count
-  target_unclipped_quantile: float
-  learning_rate: float
-
-
-class Draws(documents.Value):
-  """An event, as `accounting.events` writes it, and how often it was drawn."""
-
-  event: dict[str, Any]
-  count: documents.PositiveCount
-
-
-class Query(documents.Value):
-  """One query of a synthetic set; its noise in units of its sensitivity."""
-
-  name: str
-  noise_multiplier: float | None = None  # None: it is not stated.
-  sensitivity: float = 1.0
-  times: documents.PositiveCount = 1
-
-
-class QueriesMechanism(documents.Value):
-  """6, of a synthetic set."""
-
-  kind: Literal['queries'] = 'queries'
-  draws: tuple[Draws, ...]
-  queries: tuple[Query, ...]
-  # 1 / noise_multiplier^2 charged beyond the queries; None: not all are stated.
-  overcharge: Annotated[float, pydantic.Field(ge=0)] | None
-  norm_bound: float | None
-  covariance_floor: float | None
-  thresholds: str
-
-
-def _mechanism_tag(content: Any) -> str | None:
-  get = content.get if isinstance(content, dict) else vars(content).get
-  kind = get('kind')
-  if kind in ('tree', 'banded', 'blt'):
-    adaptive = get('clipping') == 'adaptive'
-    return '<correlated adaptive>' if adaptive else '<correlated>'
-  return f'<{kind}>'
-
-
-ModelMechanism = (
-  Annotated[FixedMechanism, pydantic.Tag('<fixed>')]
-  | Annotated[AdaptiveMechanism, pydantic.Tag('<adaptive>')]
-  | Annotated[CorrelatedMechanism, pydantic.Tag('<correlated>')]
-  | Annotated[
-    CorrelatedAdaptiveMechanism, pydantic.Tag('<correlated adaptive>')
-  ]
-)
-Mechanism = Annotated[
-  ModelMechanism | Annotated[QueriesMechanism, pydantic.Tag('<queries>')],
-  pydantic.Discriminator(_mechanism_tag),
-]
 
 
 class Sampling(documents.Value):
@@ -364,7 +265,7 @@ class Certificate(documents.Document):
   adjacency: Adjacency
   released: Released
   data_accesses: tuple[DataAccess, ...]
-  mechanism: Mechanism
+  mechanism: noise.Mechanism
   sampling: Sampling
   accounting: Accounting
   tuning: Tuning
@@ -383,7 +284,7 @@ class Certificate(documents.Document):
 
   @pydantic.model_validator(mode='after')
   def _mechanism_is_of_the_kind(self) -> Self:
-    queries = isinstance(self.mechanism, QueriesMechanism)
+    queries = isinstance(self.mechanism, noise.QueriesMechanism)
     if queries != (self.kind == 'synthetic'):
       raise ValueError(
         f'mechanism.kind must be that of a {self.kind}, got'

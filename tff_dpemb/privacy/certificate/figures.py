@@ -1,12 +1,14 @@
-"""Part 8 of a certificate, as stated and as recomputed."""
+"""Figures of a certificate, as stated and as recomputed."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+from tff_dpemb.privacy import guarantee as guarantee_lib
 from tff_dpemb.privacy.certificate import accounting
-from tff_dpemb.privacy.certificate import comparison
 from tff_dpemb.privacy.certificate import document
 
+TOLERANCE = 1e-6  # Relative; the accounting is deterministic.
 _ROWS = ('epsilon_at_deltas', 'profile', 'groups')
 _BOUNDS = (
   'epsilon',
@@ -16,6 +18,34 @@ _BOUNDS = (
   'unamplified_mu_gdp',
   'unamplified_zcdp_rho',
 )
+
+
+def too_small(
+  name: str, stated: float | None, least: float | None, reason: str
+) -> list[str]:
+  """Checks that a bound is not below the least; None is infinite."""
+  bound, value = (guarantee_lib.epsilon_from_json(x) for x in (least, stated))
+  if value >= bound or math.isclose(value, bound, rel_tol=TOLERANCE):
+    return []
+  return [
+    f'{name} must be at least {guarantee_lib.epsilon_text(bound)} ({reason}),'
+    f' got {stated}.'
+  ]
+
+
+def differs(
+  name: str,
+  stated: float | None,
+  computed: float | None,
+  *,
+  slack: float = 1e-300,
+) -> list[str]:
+  """Checks that two numbers are equal but for rounding; None only is None."""
+  if stated is None or computed is None:
+    same = stated is None and computed is None
+  else:
+    same = math.isclose(stated, computed, rel_tol=TOLERANCE, abs_tol=slack)
+  return [] if same else [f'{name} must be {computed}, got {stated}.']
 
 
 def problems(
@@ -58,7 +88,7 @@ def problems(
   return [
     problem
     for name, value, least_value in bounds
-    for problem in comparison.too_small(
+    for problem in too_small(
       f'accounting.{name}',
       value,
       least_value,
@@ -87,4 +117,4 @@ def _changes(stated: Any, computed: Any, *, name: str) -> list[str]:
     ]
   if isinstance(computed, str) or isinstance(stated, str):
     return [] if stated == computed else [f'{name} must be {computed!r}.']
-  return comparison.differs(name, stated, computed)
+  return differs(name, stated, computed)

@@ -17,9 +17,9 @@ from tff_dpemb.privacy.accounting import accountant
 from tff_dpemb.privacy.certificate import accounting
 from tff_dpemb.privacy.certificate import against_ledger
 from tff_dpemb.privacy.certificate import claims
-from tff_dpemb.privacy.certificate import comparison
 from tff_dpemb.privacy.certificate import document
 from tff_dpemb.privacy.certificate import figures
+from tff_dpemb.privacy.certificate import noise
 from tff_dpemb.privacy.certificate import signature
 from tff_dpemb.privacy.certificate import statement
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
@@ -96,7 +96,7 @@ def _accounting_problems(certificate: document.Certificate) -> list[str]:
   stated, sampling = certificate.accounting, certificate.sampling
   mechanism = certificate.mechanism
   plan = None
-  if isinstance(mechanism, document.QueriesMechanism):
+  if isinstance(mechanism, noise.QueriesMechanism):
     found = accounting.revealed_by_queries(
       mechanism.draws,
       delta=stated.delta,
@@ -112,7 +112,7 @@ def _accounting_problems(certificate: document.Certificate) -> list[str]:
   if not 0 < stated.delta < 1 / sampling.population:
     problems.append('accounting.delta must be in (0, 1 / population).')
   problems += figures.problems(stated, found)
-  problems += comparison.differs(
+  problems += figures.differs(
     'adjacency.sensitivity_multiple',
     certificate.adjacency.sensitivity_multiple,
     found.sensitivity,
@@ -122,7 +122,7 @@ def _accounting_problems(certificate: document.Certificate) -> list[str]:
       'adjacency.population_is_public must be true: delta and sampling are'
       ' stated in terms of it.'
     )
-  problems += comparison.differs(
+  problems += figures.differs(
     'sampling.probability',
     sampling.probability,
     sampling.users_per_round / sampling.population,
@@ -152,7 +152,7 @@ def _statement_problems(
 
 def _model_problems(
   certificate: document.Certificate,
-  mechanism: document.ModelMechanism,
+  mechanism: noise.ModelMechanism,
   plan: plan_lib.PrivacyPlan,
 ) -> list[str]:
   problems = []
@@ -185,7 +185,7 @@ def _model_problems(
     )
   sampling = certificate.sampling
   for name in ('min_separation', 'max_participations'):
-    problems += comparison.differs(
+    problems += figures.differs(
       f'sampling.{name}',
       getattr(sampling, name),
       getattr(plan.sampler, name, None),
@@ -220,7 +220,7 @@ def _audit_problems(
     claimed = accountant.guarantee_of_event(
       found.event, delta=delta, adjacency=found.adjacency, cross_check=False
     ).epsilon
-    if lower > claimed * (1 + comparison.TOLERANCE):
+    if lower > claimed * (1 + figures.TOLERANCE):
       problems.append(
         f'{name}.lower_bound must be at most the epsilon'
         f' {guarantee_lib.epsilon_text(claimed)} at delta {delta:.3g} that is'
@@ -232,10 +232,8 @@ def _audit_problems(
 def _composition_problems(certificate: document.Certificate) -> list[str]:
   """Checks that everything together is at least this release alone."""
   composition, own = certificate.composition, certificate.accounting
-  problems = comparison.differs(
-    'composition.delta', composition.delta, own.delta
-  )
-  problems += comparison.too_small(
+  problems = figures.differs('composition.delta', composition.delta, own.delta)
+  problems += figures.too_small(
     'composition.epsilon',
     composition.epsilon,
     own.epsilon,
@@ -247,7 +245,7 @@ def _composition_problems(certificate: document.Certificate) -> list[str]:
 
 
 def _query_problems(
-  certificate: document.Certificate, mechanism: document.QueriesMechanism
+  certificate: document.Certificate, mechanism: noise.QueriesMechanism
 ) -> list[str]:
   """Checks that the listed queries and the overcharge are the charged draws."""
   sampling = certificate.sampling
@@ -279,7 +277,7 @@ def _query_problems(
       'mechanism.queries must together be at most as revealing as'
       f' mechanism.draws, got {-overcharge:.9g} more (1 / noise multiplier^2).'
     ]
-  return comparison.differs(
+  return figures.differs(
     'mechanism.overcharge',
     stated,
     overcharge,
