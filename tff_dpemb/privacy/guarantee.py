@@ -3,8 +3,6 @@
 import dataclasses
 import enum
 import math
-from collections.abc import Mapping
-from typing import Any
 
 
 class PrivacyError(ValueError):
@@ -118,40 +116,4 @@ class Guarantee:
       f'epsilon {epsilon_text(self.epsilon)} at delta {self.delta:.3g}'
       f' ({self.unit.value} level, {self.adjacency.value},'
       f' {self.accountant})'
-    )
-
-  def to_json(self) -> dict[str, Any]:
-    """Returns a JSON value; an infinite epsilon is null + 'no guarantee'."""
-    return {
-      'epsilon': epsilon_to_json(self.epsilon),
-      'statement': self.describe(),
-      'delta': self.delta,
-      'adjacency': self.adjacency.value,
-      'unit': self.unit.value,
-      'accountant': self.accountant,
-      'cross_check_epsilon': (
-        None if self.cross_check is None else epsilon_to_json(self.cross_check)
-      ),
-      'discretisation': self.discretisation,
-      'mu_gdp': self.mu_gdp,
-      'zcdp_rho': self.zcdp_rho,
-      'assumptions': list(self.assumptions),
-      'warnings': list(self.warnings),
-    }
-
-  @classmethod
-  def from_json(cls, content: Mapping[str, Any]) -> 'Guarantee':
-    """Inverse of `to_json`."""
-    return cls(
-      epsilon=epsilon_from_json(content['epsilon']),
-      delta=content['delta'],
-      adjacency=Adjacency(content['adjacency']),
-      unit=PrivacyUnit(content['unit']),
-      accountant=content['accountant'],
-      cross_check=content['cross_check_epsilon'],
-      discretisation=content['discretisation'],
-      mu_gdp=content['mu_gdp'],
-      zcdp_rho=content['zcdp_rho'],
-      assumptions=tuple(content['assumptions']),
-      warnings=tuple(content['warnings']),
     )

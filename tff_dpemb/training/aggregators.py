@@ -122,7 +122,7 @@ def build_aggregator(
   """Returns the factory that carries `mechanism` out in TFF.
 
   Its result is (clipped sum + noise) / `denominator`. One user's presence
-  moves the sum by at most `mechanism.sensitivity(...)` clip norms.
+  moves the sum by at most `clipped_sum.sensitivity_multiple` clip norms.
 
   Args:
     mechanism: A value of `privacy.mechanisms`.

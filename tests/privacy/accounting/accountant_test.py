@@ -292,14 +292,6 @@ def test_max_count_at_its_ends():
   )
 
 
-def test_guarantee_survives_json():
-  for event in (_rounds(3.0, 0.1, 5), dp_event.NonPrivateDpEvent()):
-    found = accountant.guarantee_of_event(
-      event, delta=1e-6, adjacency=_ADD_REMOVE
-    )
-    assert guarantee.Guarantee.from_json(found.to_json()) == found
-
-
 @pytest.mark.parametrize('multiplier', [1e-308, 1e-200, 1e308])
 def test_what_cannot_be_represented_is_no_guarantee_and_no_crash(multiplier):
   """Such an entry in a ledger must not bar all that come after it."""

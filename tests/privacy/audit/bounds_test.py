@@ -4,12 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from tff_dpemb.privacy.audit import bounds
 from tff_dpemb.privacy.audit import gaussians
-from tff_dpemb.privacy.audit import one_run
-from tff_dpemb.privacy.audit import rates
 from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import plan as plan_lib
@@ -28,59 +25,6 @@ def _scores(mu, count, seed):
 
 def _claim(mu):
   return bounds.Claim(gaussians.gaussian_epsilon(mu, _DELTA), _DELTA, mu=mu)
-
-
-class TestClopperPearson:
-  @pytest.mark.parametrize(
-    ('successes', 'trials', 'alpha', 'expected'),
-    [
-      (0, 10, 0.05, 0.0),
-      # All succeed: p^n = alpha.
-      (10, 10, 0.05, 0.05**0.1),
-      (3, 3, 0.125, 0.5),
-      # One of two: 1 - (1 - p)^2 = alpha.
-      (1, 2, 0.19, 0.1),
-      # Clopper and Pearson's own chart: 8 of 10 at 97.5 %: 0.444.
-      (8, 10, 0.025, 0.4439),
-    ],
-  )
-  def test_by_hand(self, successes, trials, alpha, expected):
-    found = rates.clopper_pearson_lower(successes, trials, alpha=alpha)
-    assert found == pytest.approx(expected, abs=1e-4)
-
-  def test_covers(self):
-    """Binomial(40, .3): P(bound > .3) <= 5 %, summed exactly."""
-    wrong = sum(
-      stats.binom.pmf(k, 40, 0.3)
-      for k in range(41)
-      if rates.clopper_pearson_lower(k, 40, alpha=0.05) > 0.3
-    )
-    assert 0.02 < wrong <= 0.05
-
-
-class TestPoint:
-  @pytest.mark.parametrize(
-    ('true_rate', 'false_rate', 'delta', 'expected'),
-    [
-      (0.8, 0.2, 0.0, math.log(4)),
-      (0.8, 0.2, 0.1, math.log(3.5)),
-      (0.5, 0.5, 0.1, 0.0),
-      # The other direction is the stronger: (1 - .1 - 0) / (1 - .95).
-      (0.95, 0.1, 0.0, math.log(18)),
-      (0.05, 0.5, 0.1, 0.0),
-    ],
-  )
-  def test_epsilon_by_hand(self, true_rate, false_rate, delta, expected):
-    point = rates.Point(0.0, true_rate, false_rate)
-    assert point.epsilon_bound(delta) == pytest.approx(expected)
-
-  def test_mu_by_hand(self):
-    # Phi(1) and Phi(-1).
-    assert rates.Point(0, 0.841345, 0.158655).mu_bound == pytest.approx(
-      2.0, abs=1e-4
-    )
-    assert rates.Point(0, 0.2, 0.8).mu_bound == 0.0
-    assert rates.Point(0, 0.0, 1.0).mu_bound == 0.0
 
 
 class TestAudit:
@@ -207,72 +151,6 @@ class TestAudit:
   def test_bad_claim(self, arguments, match):
     with pytest.raises(bounds.AuditError, match=match):
       bounds.Claim(*arguments)
-
-
-class TestOneRun:
-  def test_perfect_guesses_by_hand(self):
-    """100 canaries, 10 guesses, all right, delta ~ 0: p^10 = alpha.
-
-    p = .05 ** .1 = .7411; epsilon = log(p / (1 - p)) = 1.0516.
-    """
-    found = one_run.lower_bound(
-      np.ones(50), np.zeros(50), delta=1e-12, alpha=0.05
-    )
-    assert found == pytest.approx(1.0516, abs=1e-3)
-
-  def test_delta_costs(self):
-    low, high = (
-      one_run.lower_bound(np.ones(500), np.zeros(500), delta=d, alpha=0.05)
-      for d in (1e-3, 1e-9)
-    )
-    assert 0 < low < high
-
-  def test_chance_gives_nothing(self):
-    scores = np.random.default_rng(0).standard_normal(400)
-    assert (
-      one_run.lower_bound(scores[:200], scores[200:], delta=1e-5, alpha=0.01)
-      == 0.0
-    )
-
-
-class TestGaussians:
-  def test_equal_deviations_are_gaussian_dp(self):
-    for mu in (0.1, 1.0, 4.0):
-      assert gaussians.epsilon_of_gaussians(
-        (mu * 3, 3.0), (0.0, 3.0), delta=1e-5
-      ) == pytest.approx(gaussians.gaussian_epsilon(mu, 1e-5), abs=1e-4)
-
-  def test_different_deviations_by_integration(self):
-    """delta(epsilon) = integral of max(0, p - e^epsilon q), numerically."""
-    one, other = (0.3, 1.2), (0.0, 1.0)
-    epsilon = gaussians.epsilon_of_gaussians(one, other, delta=0.01)
-    x = np.linspace(-15, 15, 400_001)
-    p, q = stats.norm.pdf(x, *one), stats.norm.pdf(x, *other)
-    step = x[1] - x[0]
-    deltas = [
-      np.maximum(0, a - math.exp(epsilon) * b).sum() * step
-      for a, b in ((p, q), (q, p))
-    ]
-    assert max(deltas) == pytest.approx(0.01, rel=1e-3)
-
-  @pytest.mark.parametrize(
-    ('one', 'other', 'expected'),
-    [
-      ((1.0, 1.0), (1.0, 1.0), 0.0),
-      ((1.0, 0.0), (1.0, 0.0), 0.0),
-      ((1.0, 0.0), (2.0, 0.0), math.inf),
-      ((1.0, 1e-9), (2.0, 1e-9), math.inf),
-    ],
-  )
-  def test_edges(self, one, other, expected):
-    assert gaussians.epsilon_of_gaussians(one, other, delta=1e-5) == expected
-
-  def test_gaussian_epsilon_reference(self):
-    # arXiv 1905.02383, figure 6: 1-GDP is (4.3777, 1e-5)-DP.
-    assert gaussians.gaussian_epsilon(1.0, 1e-5) == pytest.approx(
-      4.377, abs=1e-3
-    )
-    assert gaussians.gaussian_epsilon(0.0, 1e-5) == 0.0
 
 
 def test_claim_of_a_gaussian_plan_has_its_mu():

@@ -101,3 +101,25 @@ def test_illegal_populations_are_refused(population, match):
 def test_illegal_schedules_are_refused(separation, most, match):
   with pytest.raises(guarantee.PlanError, match=match):
     samplers.MinSeparationSampler(1000, separation, most)
+
+
+class TestParticipation:
+  @pytest.mark.parametrize(
+    ('phase', 'rounds', 'expected'),
+    [(0, 10, [0, 3, 6]), (1, 10, [1, 4, 7]), (2, 4, [2]), (0, 0, [])],
+  )
+  def test_pattern(self, phase, rounds, expected):
+    found = samplers.Participation(3, 3).pattern(phase, rounds)
+    assert found.tolist() == expected
+
+  @pytest.mark.parametrize(
+    ('rounds', 'expected'), [(1, 1), (3, 1), (4, 2), (9, 3), (10, 3)]
+  )
+  def test_most(self, rounds, expected):
+    assert samplers.Participation(3, 3).most(rounds) == expected
+
+  @pytest.mark.parametrize('value', [0, -1, 1.5, True])
+  def test_illegal(self, value):
+    for values in ((value, 1), (1, value)):
+      with pytest.raises(guarantee.PlanError, match='must be whole and >= 1'):
+        samplers.Participation(*values)

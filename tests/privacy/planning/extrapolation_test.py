@@ -3,9 +3,11 @@
 import math
 
 import pytest
+from dp_accounting import dp_event
 
 from tff_dpemb import config
 from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy.accounting import accountant
 from tff_dpemb.privacy.planning import extrapolation
 from tff_dpemb.privacy.planning import settings as settings_lib
 
@@ -21,6 +23,17 @@ def _plan(population=3000, rounds=30, **settings):
   )
 
 
+def _sampled_epsilon(noise_multiplier, probability, *, rounds, delta):
+  event = dp_event.PoissonSampledDpEvent(
+    probability, dp_event.GaussianDpEvent(noise_multiplier)
+  )
+  return accountant.guarantee_of_event(
+    dp_event.SelfComposedDpEvent(event, rounds),
+    delta=delta,
+    adjacency=guarantee.Adjacency.ADD_OR_REMOVE_ONE,
+  ).epsilon
+
+
 @pytest.mark.parametrize(
   ('clients', 'noise', 'epsilon'),
   [(282, 1.06, 5.9), (384, 1.44, 3.0), (512, 1.92, 1.5)],
@@ -30,8 +43,8 @@ def test_golden_scaled_cohorts(clients, noise, epsilon):
   # N 1e6, delta N^-1.1: M' 282 -> 5.9, 384 -> 3.0, 512 -> 1.5.
   scaled = 0.03 * clients / 8
   assert scaled == pytest.approx(noise, abs=5e-3)
-  found = extrapolation.sampled_epsilon(
-    scaled / 2, probability=clients * 32 / 1e6, rounds=30, delta=1e6**-1.1
+  found = _sampled_epsilon(
+    scaled / 2, clients * 32 / 1e6, rounds=30, delta=1e6**-1.1
   )
   assert found == pytest.approx(epsilon, abs=0.05)
 
@@ -49,9 +62,9 @@ def test_extrapolate_finds_the_smallest_cohort():
   assert 282 < million.virtual_clients < 384
   one_less = million.virtual_clients - 1
   assert (
-    extrapolation.sampled_epsilon(
+    _sampled_epsilon(
       0.03 * one_less / 8 / 2,
-      probability=one_less * 32 / 1e6,
+      one_less * 32 / 1e6,
       rounds=30,
       delta=1e6**-1.1,
     )

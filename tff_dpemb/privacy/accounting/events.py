@@ -37,11 +37,6 @@ def canonical_text(event: dp_event.DpEvent) -> str:
     ) from error
 
 
-def digest(event: dp_event.DpEvent) -> str:
-  """Returns the SHA-256 hex digest of the event's canonical text."""
-  return text_digest(canonical_text(event))
-
-
 def text_digest(text: str) -> str:
   """Returns the SHA-256 hex digest of an event's canonical text."""
   return hashlib.sha256(text.encode()).hexdigest()
@@ -96,9 +91,7 @@ def flatten(event: dp_event.DpEvent, *, count: int = 1) -> Counts:
   Raises:
     AccountingError: A parameter of the event is negative or not a number.
   """
-  found: dict[str, tuple[dp_event.DpEvent, int]] = {}
-  _collect(event, count, found)
-  return tuple(found.values())
+  return merge([(event, count)])
 
 
 def merge(counts: Iterable[tuple[dp_event.DpEvent, int]]) -> Counts:

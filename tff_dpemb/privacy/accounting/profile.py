@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from dp_accounting import dp_event
@@ -40,10 +39,6 @@ class GdpBound:
 
   mu: float
   least_delta: float
-
-  def to_json(self) -> dict[str, Any]:
-    """Returns the fields as a JSON value."""
-    return dataclasses.asdict(self)
 
 
 def epsilons(

@@ -326,17 +326,12 @@ def _model_in_ledger(
 
 
 def _counts_differ(certified: int, in_ledger: int) -> list[str]:
-  if certified < in_ledger:
-    return [
-      f'ledger: it holds {in_ledger} draws of this release, the certificate'
-      f' only {certified}: it claims less than was spent.'
-    ]
+  if certified == in_ledger:
+    return []
+  text = f'ledger: it holds {in_ledger} draws of this release, the certificate'
   if certified > in_ledger:
-    return [
-      f'ledger: it holds {in_ledger} draws of this release, the certificate'
-      f' {certified}.'
-    ]
-  return []
+    return [f'{text} {certified}.']
+  return [f'{text} only {certified}: it claims less than was spent.']
 
 
 def _composition_in_ledger(

@@ -83,14 +83,8 @@ def for_training(
       than the plan's, fewer draws than rounds completed, or users took part
       beyond the plan's limits.
   """
-  _refuse_fixed_seed(fixed_seed)
-  against_ledger.refuse_damaged(charged.ledger)
-  entries = charged.ledger.entries(
-    population=charged.population,
-    run=charged.run,
-    release=charged.release,
-    kind='draw',
-  )
+  _refuse_unsafe(charged, fixed_seed)
+  entries = charged.draws()
   problems = against_ledger.draw_problems(entries, plan)
   if problems or not entries:
     raise document.CertificateError(
@@ -106,7 +100,6 @@ def for_training(
       'the ledger must hold a draw for each of the'
       f' {rounds_completed} rounds, got {drawn}.'
     )
-  sampler = plan.sampler.to_json()
   return _assemble(
     kind='model',
     charged=charged,
@@ -132,7 +125,7 @@ def for_training(
         'redrawn': draws - drawn,
       },
       'sampling': {
-        **sampler,
+        **plan.sampler.to_json(),
         'probability': plan.sampling_probability,
         'virtual_clients': plan.virtual_clients,
         'participation': participation,
@@ -207,8 +200,7 @@ def for_synthesis(
     CertificateError: The seed was fixed, the ledger holds no draws, the queries
       reveal more than was charged, or delta is out of range.
   """
-  _refuse_fixed_seed(fixed_seed)
-  against_ledger.refuse_damaged(charged.ledger)
+  _refuse_unsafe(charged, fixed_seed)
   counts = charged.ledger.draw_counts(
     population=charged.population, run=charged.run, release=charged.release
   )
@@ -279,12 +271,13 @@ def for_synthesis(
   )
 
 
-def _refuse_fixed_seed(fixed_seed: bool) -> None:
+def _refuse_unsafe(charged: facts.Charged, fixed_seed: bool) -> None:
   if fixed_seed:
     raise document.CertificateError(
       'noise must come from a generator seeded by the operating system; a run'
       ' with a fixed seed is for tests and gets no certificate.'
     )
+  against_ledger.refuse_damaged(charged.ledger)
 
 
 def _assemble(
@@ -367,12 +360,7 @@ def _assemble(
   problems = verification.verify(certificate)
   problems += against_ledger.charges_differ(
     certificate,
-    ledger.entries(
-      population=population,
-      run=charged.run,
-      release=charged.release,
-      kind='draw',
-    ),
+    charged.draws(),
   )
   if problems:
     raise document.CertificateError(' '.join(problems))

@@ -10,6 +10,7 @@ from typing import Any
 
 from tff_dpemb.privacy.certificate import document
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
+from tff_dpemb.privacy.ledger import state as ledger_state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +28,15 @@ class Charged:
   population: str
   run: str
   release: str
+
+  def draws(self) -> list[ledger_state.Entry]:
+    """Returns the draws of the release, oldest first."""
+    return self.ledger.entries(
+      population=self.population,
+      run=self.run,
+      release=self.release,
+      kind='draw',
+    )
 
 
 @dataclasses.dataclass(frozen=True)

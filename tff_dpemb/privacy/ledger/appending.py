@@ -5,6 +5,7 @@ The mirror hears of an entry before it is committed and once it is durable.
 """
 
 import contextlib
+import dataclasses
 import datetime
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,32 +17,28 @@ from tff_dpemb.artifacts import documents
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.accounting import events
 from tff_dpemb.privacy.ledger import errors
+from tff_dpemb.privacy.ledger import mirror as ledger_mirror
 from tff_dpemb.privacy.ledger import state
 from tff_dpemb.privacy.ledger import store as ledger_store
 
 _NOTHING_DRAWN = events.canonical_text(dp_event.NoOpDpEvent())
 
 
+@dataclasses.dataclass
 class Transaction:
   """One write: what is appended in it is durable once it has ended.
 
   Attributes:
     connection: That alone may write.
+    head: (number of entries, digest of the last one), own ones included.
+    mirror: Of the ledger, or None.
     clock: Returns the time in UTC.
   """
 
-  def __init__(
-    self,
-    connection: sa.Connection,
-    head: sa.Row,
-    *,
-    store: ledger_store.Store,
-    clock: Callable[[], datetime.datetime],
-  ):
-    self.connection = connection
-    self.clock = clock
-    self._head = (head.entry_count, head.digest)
-    self._store = store
+  connection: sa.Connection
+  head: tuple[int, str]
+  mirror: ledger_mirror.Mirror | None
+  clock: Callable[[], datetime.datetime]
 
   def append(
     self,
@@ -66,7 +63,7 @@ class Transaction:
       raise errors.LedgerError(
         f'details must be JSON values: {error}'
       ) from error
-    count, previous = self._head
+    count, previous = self.head
     fields: dict[str, Any] = {
       'kind': kind,
       'population': population,
@@ -87,8 +84,9 @@ class Transaction:
     }
     fields['digest'] = ledger_store.entry_digest(fields)
     entry = state.entry_from_fields(fields)
-    self._head = (count + 1, entry.digest)
-    self._store.announce(*self._head)
+    self.head = (count + 1, entry.digest)
+    if self.mirror is not None:
+      self.mirror.announce(*self.head)
     self.connection.execute(ledger_store.entries.insert().values(**fields))
     self.connection.execute(
       ledger_store.head.update().values(
@@ -96,11 +94,6 @@ class Transaction:
       )
     )
     return entry
-
-  @property
-  def head(self) -> tuple[int, str]:
-    """(number of entries, digest of the last one), own ones included."""
-    return self._head
 
 
 class Appender:
@@ -124,12 +117,12 @@ class Appender:
     """
     with self._store.write() as (connection, head):
       self._check_whole(connection, head)
-      writing = Transaction(
-        connection, head, store=self._store, clock=self._clock
-      )
+      start = (head.entry_count, head.digest)
+      mirror = self._store.mirror
+      writing = Transaction(connection, start, mirror, self._clock)
       yield writing
-    if writing.head != (head.entry_count, head.digest):
-      self._store.append_mirror(*writing.head)
+    if mirror is not None and writing.head != start:
+      mirror.acknowledge(*writing.head)
 
   def _check_whole(self, connection: sa.Connection, head: sa.Row) -> None:
     """Refuses a ledger that lacks entries.

@@ -11,7 +11,6 @@ free string: the same data under another name would get a second budget.
 import json
 import shlex
 import threading
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -179,16 +178,6 @@ class DataSets:
         f' got {population!r}: a budget is bound to users, not to a name; use'
         f' population {others[0]!r}. Nothing was charged.'
       )
-
-  def check_details(
-    self,
-    connection: sa.Connection,
-    population: str,
-    details: Mapping[str, Any] | None,
-  ) -> None:
-    """Does `check` for the data set that a draw's details name, if any."""
-    if details is not None and DATA_DIGEST in details:
-      self.check(connection, population, details[DATA_DIGEST])
 
   def _update(self, connection: sa.Connection) -> frozenset[tuple[str, str]]:
     table = store.entries

@@ -69,7 +69,8 @@ class Ledger(reading.Reader):
     """
     store = ledger_store.open_store(url, create=create, mirror=mirror)
     result = cls(store, clock or (lambda: datetime.datetime.now(datetime.UTC)))
-    mirrored = store.read_mirror()  # First: others may append meanwhile.
+    # First the mirror: others may append meanwhile.
+    mirrored = store.mirror.acknowledged() if store.mirror else None
     if mirrored:
       count, digest = max(mirrored)
       found = result.digest_at(count)
@@ -144,7 +145,9 @@ class Ledger(reading.Reader):
         connection = writing.connection
         state = ledger_state.read_state(connection, population)
         _check_adjacency(state, population, adjacency)
-        self._data_sets.check_details(connection, population, details)
+        if details and ledger_budget.DATA_DIGEST in details:
+          data_digest = details[ledger_budget.DATA_DIGEST]
+          self._data_sets.check(connection, population, data_digest)
         # Accounting may take seconds the first time: not under the lock,
         # unless others keep changing what it depends on.
         verdict = ledger_budget.verdict(

@@ -181,24 +181,6 @@ class Store:
         with databases.translated(database, committing=True):
           transaction.commit()
 
-  def announce(self, count: int, digest: str) -> None:
-    """Notes an entry outside the database, durably, before it is committed."""
-    if self.mirror is not None:
-      self.mirror.announce(count, digest)
-
-  def append_mirror(self, count: int, digest: str) -> None:
-    """Notes an entry outside the database, once it is durable inside."""
-    if self.mirror is not None:
-      self.mirror.acknowledge(count, digest)
-
-  def read_mirror(self) -> list[tuple[int, str]] | None:
-    """Returns the acknowledged (count, digest); None if there is no mirror.
-
-    Raises:
-      LedgerDamagedError: It was edited, or cannot be read.
-    """
-    return None if self.mirror is None else self.mirror.acknowledged()
-
   def close(self) -> None:
     """Closes all connections."""
     self._database.engine.dispose()

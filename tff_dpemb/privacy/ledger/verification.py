@@ -36,7 +36,7 @@ def problems(
   with store.read() as connection:
     # First the mirror: others may append meanwhile.
     try:
-      mirrored = store.read_mirror()
+      mirrored = None if mirror is None else mirror.acknowledged()
     except errors.LedgerDamagedError as error:
       found.append(str(error))
     else:

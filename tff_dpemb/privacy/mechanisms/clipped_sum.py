@@ -3,7 +3,7 @@
 Each value bounds the contribution of one virtual client to a sum by
 `clip_norm` (L2) and adds Gaussian noise to the sum. `noise_multiplier` is
 nominal: standard deviation of the noise on the sum / clip_norm. What it buys
-depends on `sensitivity(adjacency)`, which is a multiple of clip_norm:
+depends on `sensitivity_multiple`, how many clip norms one user moves the sum by:
 
 * A user shares a virtual client with others (the default). Adding, removing,
   replacing or zeroing the user moves that virtual client's clipped update from
@@ -77,32 +77,16 @@ class ClippedSum:
     """Noise on the clipped count; 0 where none is released."""
     return 0.0
 
-  def sensitivity(
-    self,
-    adjacency: guarantee.Adjacency,
-    *,
-    shares_virtual_client: bool = True,
-  ) -> float:
-    """Returns the L2 sensitivity of one round's sum, in clip norms."""
-    return sensitivity_multiple(
-      adjacency, shares_virtual_client=shares_virtual_client
-    )
-
-  def event(
-    self,
-    adjacency: guarantee.Adjacency,
-    *,
-    shares_virtual_client: bool = True,
-  ) -> dp_event.DpEvent:
+  def event(self, sensitivity: float) -> dp_event.DpEvent:
     """Returns the event of all that one round releases, unsampled.
 
     The sum, and with adaptive clipping the count too (one Gaussian that is
     exactly as revealing as both): noise_multiplier / sensitivity.
+
+    Args:
+      sensitivity: `sensitivity_multiple` of the plan.
     """
-    return gaussian(
-      self.noise_multiplier,
-      self.sensitivity(adjacency, shares_virtual_client=shares_virtual_client),
-    )
+    return gaussian(self.noise_multiplier, sensitivity)
 
   def to_json(self) -> dict[str, Any]:
     """Returns the parameters as a JSON value; nothing derived is trusted."""

@@ -27,8 +27,19 @@ MOST_BANDS = 32
 MOST_BUFFERS = 5
 
 
+class _Strategy:
+  kind: str
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the parameters as a JSON value."""
+    return {'kind': self.kind} | {
+      name: list(value) if isinstance(value, tuple) else value
+      for name, value in vars(self).items()
+    }
+
+
 @dataclasses.dataclass(frozen=True)
-class Tree:
+class Tree(_Strategy):
   """Binary-tree aggregation (DP-FTRL, arXiv 2103.00039).
 
   Round t = 1..n draws the noise of the one node that it completes and that
@@ -56,7 +67,7 @@ class Tree:
     fresh = np.zeros((rounds, levels))
     keep = np.zeros((rounds, levels, levels))
     for t in range(rounds):
-      level = _trailing_zeros(t + 1)
+      level = ((t + 1) & -(t + 1)).bit_length() - 1  # Trailing zeros.
       read[t, :level] = 1.0
       fresh[t, level : level + 1] = 1.0  # The highest node is never replaced.
       kept = np.arange(level + 1, levels)
@@ -80,12 +91,8 @@ class Tree:
       nodes = nodes[nodes <= rounds]
     return found
 
-  def to_json(self) -> dict[str, Any]:
-    """Returns the parameters as a JSON value."""
-    return {'kind': self.kind}
 
-
-class _Toeplitz:
+class _Toeplitz(_Strategy):
   """Strategies whose C has c_t on its t-th diagonal, 1 = c_0 >= c_1 >= .. >= 0.
 
   The sum of columns o, o + b, ... is that of 0, b, ... moved down by o rows, so
@@ -164,10 +171,6 @@ class Banded(_Toeplitz):
       np.zeros(shape),
     )
 
-  def to_json(self) -> dict[str, Any]:
-    """Returns the parameters as a JSON value."""
-    return {'kind': self.kind, 'bands': self.bands}
-
 
 @dataclasses.dataclass(frozen=True)
 class Blt(_Toeplitz):
@@ -230,14 +233,6 @@ class Blt(_Toeplitz):
       np.ones(shape),
       np.zeros(shape),
     )
-
-  def to_json(self) -> dict[str, Any]:
-    """Returns the parameters as a JSON value."""
-    return {
-      'kind': self.kind,
-      'decays': list(self.decays),
-      'weights': list(self.weights),
-    }
 
 
 Strategy = Tree | Banded | Blt
@@ -311,10 +306,6 @@ def spaced_sum(
   if times < blocks:
     total[times:] -= total[:-times].copy()
   return total.reshape(-1)[:size]
-
-
-def _trailing_zeros(number: int) -> int:
-  return (number & -number).bit_length() - 1
 
 
 def check_rounds(rounds: int) -> None:

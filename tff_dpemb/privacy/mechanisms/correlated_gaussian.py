@@ -111,12 +111,7 @@ class CorrelatedGaussian(clipped_sum.CountedSum):
       restart_every=self.restart_every,
     )
 
-  def event(
-    self,
-    adjacency: guarantee.Adjacency,
-    *,
-    shares_virtual_client: bool = True,
-  ) -> dp_event.DpEvent:
+  def event(self, sensitivity: float) -> dp_event.DpEvent:
     """Correlated noise has no event of one round: see `run_event`."""
     raise guarantee.PlanError(
       'correlated noise is charged once for all its rounds, not a round at a'
@@ -125,11 +120,10 @@ class CorrelatedGaussian(clipped_sum.CountedSum):
 
   def run_event(
     self,
-    adjacency: guarantee.Adjacency,
+    sensitivity: float,
     *,
     rounds: int,
     participation: samplers.Participation,
-    shares_virtual_client: bool = True,
   ) -> dp_event.DpEvent:
     """Returns the event of all sums and counts of rounds 0 .. rounds - 1.
 
@@ -139,28 +133,21 @@ class CorrelatedGaussian(clipped_sum.CountedSum):
     `Sensitivity.times` times.
     """
     found = self.correlated_sensitivity(rounds, participation=participation)
-    multiple = self.sensitivity(
-      adjacency, shares_virtual_client=shares_virtual_client
-    )
-    return self._with_counts(found.whole, multiple, found.times)
+    return self._with_counts(sensitivity, found.whole, found.times)
 
   def replay_event(
     self,
-    adjacency: guarantee.Adjacency,
+    sensitivity: float,
     *,
     rounds: int,
     participation: samplers.Participation,
-    shares_virtual_client: bool = True,
   ) -> dp_event.DpEvent:
     """Returns what one round that is drawn again reveals besides the run.
 
     Its row of C x, with other fresh noise: `Sensitivity.row`; and its count.
     """
     found = self.correlated_sensitivity(rounds, participation=participation)
-    multiple = self.sensitivity(
-      adjacency, shares_virtual_client=shares_virtual_client
-    )
-    return self._with_counts(found.row, multiple, 1)
+    return self._with_counts(sensitivity, found.row, 1)
 
   def to_json(self) -> dict[str, Any]:
     """Returns the parameters as a JSON value; nothing derived is trusted."""
@@ -172,12 +159,12 @@ class CorrelatedGaussian(clipped_sum.CountedSum):
     }
 
   def _with_counts(
-    self, sensitivity: float, multiple: float, times: int
+    self, sensitivity: float, moved: float, times: int
   ) -> dp_event.DpEvent:
-    value = clipped_sum.gaussian(self.noise_multiplier, multiple * sensitivity)
+    value = clipped_sum.gaussian(self.noise_multiplier, sensitivity * moved)
     if self.clipping == 'fixed' or self.noise_multiplier == 0:
       return value
     count = clipped_sum.count_event(
-      self.count_stddev, multiple * math.sqrt(times)
+      self.count_stddev, sensitivity * math.sqrt(times)
     )
     return dp_event.ComposedDpEvent([value, count])

@@ -87,20 +87,12 @@ class AdaptiveClipGaussian(clipped_sum.CountedSum):
       return 0.0
     return (self.noise_multiplier**-2 - (2 * self.count_stddev) ** -2) ** -0.5
 
-  def components(
-    self,
-    adjacency: guarantee.Adjacency,
-    *,
-    shares_virtual_client: bool = True,
-  ) -> dp_event.DpEvent:
+  def components(self, sensitivity: float) -> dp_event.DpEvent:
     """Returns the value's and the count's own events, composed."""
-    multiple = self.sensitivity(
-      adjacency, shares_virtual_client=shares_virtual_client
-    )
     return dp_event.ComposedDpEvent(
       [
-        clipped_sum.gaussian(self.value_noise_multiplier, multiple),
-        clipped_sum.count_event(self.count_stddev, multiple),
+        clipped_sum.gaussian(self.value_noise_multiplier, sensitivity),
+        clipped_sum.count_event(self.count_stddev, sensitivity),
       ]
     )
 

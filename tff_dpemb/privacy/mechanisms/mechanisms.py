@@ -4,6 +4,7 @@ Independent noise (`independent`) has an event a round; correlated noise
 (`correlated_gaussian`) only one for the whole run.
 """
 
+import dataclasses
 import math
 from typing import Any, TypeGuard
 
@@ -28,6 +29,23 @@ def is_adaptive(
 ]:
   """Whether the clip norm moves, hence clipped counts are released."""
   return mechanism.clipping == 'adaptive'
+
+
+def with_noise(
+  mechanism: Mechanism, noise_multiplier: float, *, count_stddev: float
+) -> Mechanism:
+  """Returns one whose events are those of the mechanism with other noise.
+
+  The count of `AdaptiveClipGaussian` is within the total, so its events are
+  those of fixed clipping; `count_stddev` is that of correlated noise.
+  """
+  if isinstance(mechanism, correlated_gaussian.CorrelatedGaussian):
+    return dataclasses.replace(
+      mechanism,
+      noise_multiplier=noise_multiplier,
+      clipped_count_stddev=count_stddev,
+    )
+  return independent.FixedClipGaussian(mechanism.clip_norm, noise_multiplier)
 
 
 def from_json(content: dict[str, Any]) -> Mechanism:

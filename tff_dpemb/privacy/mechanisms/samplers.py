@@ -5,7 +5,7 @@ with; `data.cohorts` draws what is said here.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from dp_accounting import dp_event
@@ -44,8 +44,17 @@ class Participation:
     return min(self.max_participations, -(-rounds // self.min_separation))
 
 
+class _Sampler:
+  kind: ClassVar[str]
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the fields of a plan's JSON that are the sampler's."""
+    names = ('population', 'users_per_round')
+    return {'sampler': self.kind} | {n: getattr(self, n) for n in names}
+
+
 @dataclasses.dataclass(frozen=True)
-class PoissonSampler:
+class PoissonSampler(_Sampler):
   """Each user enters each round independently, with one probability.
 
   Attributes:
@@ -80,13 +89,9 @@ class PoissonSampler:
       f' {self.probability:.6g}, and who did is not published.'
     )
 
-  def to_json(self) -> dict[str, Any]:
-    """Returns the fields of a plan's JSON that are the sampler's."""
-    return _common_json(self)
-
 
 @dataclasses.dataclass(frozen=True)
-class FixedSizeSampler:
+class FixedSizeSampler(_Sampler):
   """Exactly users_per_round distinct users a round, drawn afresh each round.
 
   Every such set is equally likely. Only for replace-one adjacency (both
@@ -135,13 +140,9 @@ class FixedSizeSampler:
       f' {self.population}, and who was drawn is not published.'
     )
 
-  def to_json(self) -> dict[str, Any]:
-    """Returns the fields of a plan's JSON that are the sampler's."""
-    return _common_json(self)
-
 
 @dataclasses.dataclass(frozen=True)
-class MinSeparationSampler:
+class MinSeparationSampler(_Sampler):
   """Each user has one phase and takes part every min_separation rounds.
 
   The phase, in [0, min_separation), is a hash of the user's index under a key
@@ -203,7 +204,7 @@ class MinSeparationSampler:
 
   def to_json(self) -> dict[str, Any]:
     """Returns the fields of a plan's JSON that are the sampler's."""
-    return _common_json(self) | {
+    return super().to_json() | {
       'min_separation': self.min_separation,
       'max_participations': self.max_participations,
     }
@@ -245,14 +246,6 @@ def from_json(content: dict[str, Any]) -> Sampler:
         "sampler must be 'poisson', 'fixed-size' or 'min-separation', got"
         f' {kind!r}.'
       )
-
-
-def _common_json(sampler: Sampler) -> dict[str, Any]:
-  return {
-    'sampler': sampler.kind,
-    'population': sampler.population,
-    'users_per_round': sampler.users_per_round,
-  }
 
 
 def _check_population(population: int) -> None:

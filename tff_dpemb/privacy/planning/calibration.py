@@ -10,7 +10,6 @@ from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.accounting import accountant
 from tff_dpemb.privacy.accounting import loss_distribution
 from tff_dpemb.privacy.mechanisms import clipped_sum
-from tff_dpemb.privacy.mechanisms import correlated_gaussian
 from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import mechanisms
 from tff_dpemb.privacy.planning import plan as plan_lib
@@ -40,12 +39,7 @@ def calibrate(
     stddev = share * mechanism.virtual_clients
 
   def with_noise(multiplier: float) -> mechanisms.Mechanism:
-    if isinstance(mechanism, correlated_gaussian.CorrelatedGaussian):
-      return dataclasses.replace(
-        mechanism, noise_multiplier=multiplier, clipped_count_stddev=stddev
-      )
-    # The count is within the total, so the event is that of fixed clipping.
-    return independent.FixedClipGaussian(mechanism.clip_norm, multiplier)
+    return mechanisms.with_noise(mechanism, multiplier, count_stddev=stddev)
 
   def spent(multiplier: float, points: int) -> float:
     return accountant.guarantee_of_event(

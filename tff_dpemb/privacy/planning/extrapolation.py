@@ -10,6 +10,7 @@ from dp_accounting import dp_event
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.accounting import accountant
 from tff_dpemb.privacy.accounting import loss_distribution
+from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import calibration
 from tff_dpemb.privacy.planning import plan as plan_lib
 
@@ -89,28 +90,6 @@ def extrapolate(
   return found
 
 
-def sampled_epsilon(
-  noise_multiplier: float,
-  *,
-  probability: float,
-  rounds: int,
-  delta: float,
-  adjacency: guarantee.Adjacency = guarantee.Adjacency.ADD_OR_REMOVE_ONE,
-  grid_points: int = loss_distribution.FINE_GRID_POINTS,
-) -> float:
-  """Returns epsilon of Poisson-sampled Gaussians (noise / sensitivity)."""
-  event = dp_event.GaussianDpEvent(noise_multiplier)
-  if probability < 1:
-    event = dp_event.PoissonSampledDpEvent(probability, event)
-  return accountant.guarantee_of_event(
-    dp_event.SelfComposedDpEvent(event, rounds),
-    delta=delta,
-    adjacency=adjacency,
-    grid_points=grid_points,
-    cross_check=False,
-  ).epsilon
-
-
 def _extrapolate_one(
   plan: plan_lib.PrivacyPlan, population: int, target: float
 ) -> Extrapolation:
@@ -122,14 +101,17 @@ def _extrapolate_one(
     multiplier = ratio * plan.mechanism.noise_multiplier
     if multiplier == 0:
       return math.inf
-    return sampled_epsilon(
-      multiplier / plan.sensitivity,
-      probability=min(1.0, ratio * plan.users_per_round / population),
-      rounds=plan.rounds,
+    sampler = samplers.PoissonSampler(
+      population, min(population, ratio * plan.users_per_round)
+    )
+    noise = dp_event.GaussianDpEvent(multiplier / plan.sensitivity)
+    return accountant.guarantee_of_event(
+      dp_event.SelfComposedDpEvent(sampler.event(noise), plan.rounds),
       delta=delta,
       adjacency=plan.adjacency,
       grid_points=points,
-    )
+      cross_check=False,
+    ).epsilon
 
   fine, coarse = (
     loss_distribution.FINE_GRID_POINTS,

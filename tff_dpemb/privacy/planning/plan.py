@@ -16,8 +16,8 @@ from tff_dpemb.artifacts import documents
 from tff_dpemb.privacy import checks
 from tff_dpemb.privacy import guarantee as guarantee_lib
 from tff_dpemb.privacy.accounting import accountant
+from tff_dpemb.privacy.mechanisms import clipped_sum
 from tff_dpemb.privacy.mechanisms import correlated_gaussian
-from tff_dpemb.privacy.mechanisms import independent
 from tff_dpemb.privacy.mechanisms import mechanisms
 from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import matching
@@ -91,7 +91,7 @@ class PrivacyPlan:
   @property
   def sensitivity(self) -> float:
     """By how many clip norms one user can move a round's sum."""
-    return self.mechanism.sensitivity(
+    return clipped_sum.sensitivity_multiple(
       self.adjacency, shares_virtual_client=self.shares_virtual_client
     )
 
@@ -115,7 +115,7 @@ class PrivacyPlan:
         'a plan with a schedule is charged once for all its rounds, not a round'
         ' at a time; use plan.charge_event or plan.event.'
       )
-    return self.sampler.event(self._mechanism_event(self.mechanism))
+    return self.sampler.event(self.mechanism.event(self.sensitivity))
 
   def event(self, rounds: int, replays: int = 0) -> dp_event.DpEvent:
     """Returns the event of all that a run reveals.
@@ -151,21 +151,16 @@ class PrivacyPlan:
     (that of the last attempts), and one more for each repeated draw, whose
     sensitivity is at most the largest row's.
     """
-    match self.sampler, self.mechanism:
-      case (
-        samplers.MinSeparationSampler(),
-        correlated_gaussian.CorrelatedGaussian() as mechanism,
-      ):
-        return mechanism.replay_event(
-          self.adjacency,
-          rounds=self.rounds,
-          participation=self.sampler.participation,
-          shares_virtual_client=self.shares_virtual_client,
-        )
-      case samplers.MinSeparationSampler(), _:
-        return self._mechanism_event(self.mechanism)
-      case _:
-        return self.round_event()
+    mechanism = self.mechanism
+    if not isinstance(self.sampler, samplers.MinSeparationSampler):
+      return self.round_event()
+    if not isinstance(mechanism, correlated_gaussian.CorrelatedGaussian):
+      return mechanism.event(self.sensitivity)
+    return mechanism.replay_event(
+      self.sensitivity,
+      rounds=self.rounds,
+      participation=self.sampler.participation,
+    )
 
   def charge_event(self, round_number: int, attempt: int) -> dp_event.DpEvent:
     """Returns what the ledger is charged before a draw.
@@ -218,10 +213,15 @@ class PrivacyPlan:
     shown for comparison with published ones. Equal to the honest one where
     virtual clients never share.
     """
-    rounds = self._rounds(rounds)
-    plan = self
+    rounds = self.rounds if rounds is None else rounds
+    mechanism = self.mechanism
     if self.shares_virtual_client:
-      plan = dataclasses.replace(self, mechanism=_doubled(self.mechanism))
+      mechanism = mechanisms.with_noise(
+        mechanism,
+        2 * mechanism.noise_multiplier,
+        count_stddev=2 * mechanism.count_stddev,
+      )
+    plan = dataclasses.replace(self, mechanism=mechanism)
     return plan.guarantee(rounds, replays=replays).epsilon
 
   def unamplified_epsilon(
@@ -237,12 +237,12 @@ class PrivacyPlan:
 
     With a schedule there is no such gain: it is `guarantee`.
     """
-    number = self._rounds(rounds)
+    number = self.rounds if rounds is None else rounds
     if self.is_charged_at_start:
       return self.guarantee(number, replays=replays)
     return accountant.guarantee_of_event(
       dp_event.SelfComposedDpEvent(
-        self._mechanism_event(self.mechanism), number + replays
+        self.mechanism.event(self.sensitivity), number + replays
       ),
       delta=self.delta,
       adjacency=self.adjacency,
@@ -308,51 +308,20 @@ class PrivacyPlan:
     """Returns the SHA-256 hex digest of the canonical JSON of the plan."""
     return documents.digest_of(self.to_json())
 
-  def _rounds(self, rounds: int | None) -> int:
-    return self.rounds if rounds is None else rounds
-
-  def _mechanism_event(
-    self, mechanism: mechanisms.Mechanism
-  ) -> dp_event.DpEvent:
-    return mechanism.event(
-      self.adjacency, shares_virtual_client=self.shares_virtual_client
-    )
-
   def event_with(
     self, mechanism: mechanisms.Mechanism, rounds: int
   ) -> dp_event.DpEvent:
     """Returns the event of the first `rounds` rounds with another mechanism."""
     if rounds == 0:
       return dp_event.NoOpDpEvent()
-    match self.sampler, mechanism:
-      case (
-        samplers.MinSeparationSampler(),
-        correlated_gaussian.CorrelatedGaussian(),
-      ):
-        return mechanism.run_event(
-          self.adjacency,
-          rounds=rounds,
-          participation=self.sampler.participation,
-          shares_virtual_client=self.shares_virtual_client,
-        )
-      case samplers.MinSeparationSampler(), _:
-        return dp_event.SelfComposedDpEvent(
-          self._mechanism_event(mechanism),
-          self.sampler.participation.most(rounds),
-        )
-      case _:
-        inner = self._mechanism_event(mechanism)
-        return dp_event.SelfComposedDpEvent(self.sampler.event(inner), rounds)
-
-
-def _doubled(mechanism: mechanisms.Mechanism) -> mechanisms.Mechanism:
-  """Returns the mechanism with twice the noise, for `naive_epsilon` alone."""
-  noise = 2 * mechanism.noise_multiplier
-  if not isinstance(mechanism, correlated_gaussian.CorrelatedGaussian):
-    # The count's noise is within the total: the event is that of fixed clips.
-    return independent.FixedClipGaussian(mechanism.clip_norm, noise)
-  return dataclasses.replace(
-    mechanism,
-    noise_multiplier=noise,
-    clipped_count_stddev=2 * mechanism.count_stddev,
-  )
+    if not isinstance(self.sampler, samplers.MinSeparationSampler):
+      one = self.sampler.event(mechanism.event(self.sensitivity))
+      return dp_event.SelfComposedDpEvent(one, rounds)
+    participation = self.sampler.participation
+    if isinstance(mechanism, correlated_gaussian.CorrelatedGaussian):
+      return mechanism.run_event(
+        self.sensitivity, rounds=rounds, participation=participation
+      )
+    return dp_event.SelfComposedDpEvent(
+      mechanism.event(self.sensitivity), participation.most(rounds)
+    )

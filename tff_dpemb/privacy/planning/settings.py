@@ -99,25 +99,6 @@ def mechanism_from_config(
   Raises:
     PlanError: A value breaks a rule, or does not go with the sampler.
   """
-  if privacy.noise == 'independent':
-    if privacy.restart_every:
-      raise guarantee.PlanError(
-        'restart_every must be 0 with independent noise, got'
-        f' {privacy.restart_every}; set noise to tree, banded or blt for it.'
-      )
-    if privacy.clipping == 'fixed':
-      return independent.FixedClipGaussian(
-        privacy.clip_norm, privacy.noise_multiplier
-      )
-    return independent.AdaptiveClipGaussian(
-      privacy.clip_norm,
-      privacy.noise_multiplier,
-      virtual_clients=privacy.virtual_clients,
-      target_unclipped_quantile=privacy.target_unclipped_quantile,
-      learning_rate=privacy.clip_learning_rate,
-    )
-  if not isinstance(sampler, samplers.MinSeparationSampler):
-    raise matching.needs_schedule(privacy.noise, sampler)
   adaptive: dict[str, Any] = {}
   if privacy.clipping == 'adaptive':
     adaptive = {
@@ -125,6 +106,18 @@ def mechanism_from_config(
       'target_unclipped_quantile': privacy.target_unclipped_quantile,
       'learning_rate': privacy.clip_learning_rate,
     }
+  if privacy.noise == 'independent':
+    if privacy.restart_every:
+      raise guarantee.PlanError(
+        'restart_every must be 0 with independent noise, got'
+        f' {privacy.restart_every}; set noise to tree, banded or blt for it.'
+      )
+    clip_and_noise = (privacy.clip_norm, privacy.noise_multiplier)
+    if privacy.clipping == 'fixed':
+      return independent.FixedClipGaussian(*clip_and_noise)
+    return independent.AdaptiveClipGaussian(*clip_and_noise, **adaptive)
+  if not isinstance(sampler, samplers.MinSeparationSampler):
+    raise matching.needs_schedule(privacy.noise, sampler)
   return correlated_gaussian.CorrelatedGaussian(
     privacy.clip_norm,
     privacy.noise_multiplier,
