@@ -1,6 +1,6 @@
 """Where a ledger lies: its tables, in SQLite (the default) or PostgreSQL.
 
-A URL may name the mirror of the head (`ledger_mirror`) as `?mirror=PATH`.
+A URL may name the mirror of the head (`mirror`) as `?mirror=PATH`.
 SQLite has one beside its file by default; on PostgreSQL it is optional, and
 must then be on a disk that all writers share.
 """

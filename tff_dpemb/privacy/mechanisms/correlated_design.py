@@ -1,7 +1,8 @@
 """Which correlated noise is best for a run: bands, and the numbers of a BLT.
 
-All are judged by `correlated_sensitivity.error`: the largest noise of a running total for
-one unit of guarantee. What is found depends on the run's public numbers alone.
+All are judged by `correlated_sensitivity.error`: the largest noise of a running
+total for one unit of guarantee. What is found depends on the run's public
+numbers alone.
 """
 
 import functools
