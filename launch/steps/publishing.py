@@ -275,12 +275,9 @@ def synthesize(run: Run) -> None:
 
     def assess(result: publish.SyntheticRelease) -> classification.Comparison:
       return assessment.assess(
-        synthetic=result,
-        private_store=run.store('private'),
+        result,
+        request,
         held_out_store=run.store('test'),
-        export=exported.path,
-        restricted=restricted,
-        config=settings,
         confidence=run.config.evaluation.confidence,
       )
 
@@ -301,7 +298,7 @@ def synthesize(run: Run) -> None:
         ),
         provenance=build.Provenance(
           artifacts=hashes,
-          plan_digest=result.manifest['plan_digest'],
+          plan_digest=result.manifest.plan_digest,
           config_digest=run.config.digest(),
           code_revision=revision.code_revision(),
           data_digest=_blinded(run, private.digest),
@@ -318,14 +315,7 @@ def synthesize(run: Run) -> None:
         _PAGE: page.to_html(document).encode(),
       }
 
-    assessment.check_held_out(
-      private_store=run.store('private'),
-      held_out_store=run.store('test'),
-      export=exported.path,
-      restricted=restricted,
-      config=settings,
-    )
-    result = publish.run(
+    request = publish.Request(
       private_store=run.store('private'),
       public_store=run.store('public'),
       export=exported.path,
@@ -338,6 +328,8 @@ def synthesize(run: Run) -> None:
       release=release,
       certify=certify,
     )
+    assessment.check_held_out(request, run.store('test'))
+    result = publish.run(request)
     comparison = assess(result)
     # Un-noised figures of private data: for the operator's eyes.
     storage.atomic_write_json(

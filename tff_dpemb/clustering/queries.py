@@ -40,14 +40,13 @@ class Query:
     centres: Public or already released centres [K, k, d]: k components of
       each of K declared classes.
     radius: Norm bound of a row's residual, > 0.
-    counts, sums: Whether the pass asks for them.
+    counts: Whether the pass asks for them.
     scatter: 'none', 'pooled' (one matrix over all classes) or 'per_class'.
   """
 
   centres: np.ndarray
   radius: float
   counts: bool = True
-  sums: bool = True
   scatter: str = 'none'
 
   def __post_init__(self):
@@ -69,11 +68,9 @@ class Query:
   def zero(self) -> Sums:
     """Returns the sums of no user."""
     classes, components, dim = self.centres.shape
-    sums: Sums = {}
+    sums = {'sums': np.zeros((classes * components, dim), np.int64)}
     if self.counts:
       sums['counts'] = np.zeros(classes * components, np.int64)
-    if self.sums:
-      sums['sums'] = np.zeros((classes * components, dim), np.int64)
     if self.scatter != 'none':
       matrices = classes if self.scatter == 'per_class' else 1
       sums['scatter'] = np.zeros((matrices, dim, dim), np.int64)
@@ -138,9 +135,8 @@ class Query:
     if self.counts:
       weights = np.floor(COUNT_STEPS / rows).astype(np.int64)
       np.add.at(result['counts'], cell, weights)
-    if self.sums:
-      steps = np.trunc(residuals * (COUNT_STEPS / rows)[:, None])
-      _add_by_cell(result['sums'], cell, steps.astype(np.int64))
+    steps = np.trunc(residuals * (COUNT_STEPS / rows)[:, None])
+    _add_by_cell(result['sums'], cell, steps.astype(np.int64))
     if self.scatter == 'none':
       return
     steps = np.trunc(residuals * (_ROW_STEPS / np.sqrt(rows))[:, None])
