@@ -135,7 +135,7 @@ def _measure_training() -> list[runner.Measure]:
         runs=runs,
         overrides=[*overrides, f'privacy.noise_multiplier={noise!r}'],
       )
-      plan = _plan(run)
+      plan = glyph_runs.plan_of(run)
       population = plan.population
       epsilon = plan.guarantee(plan.rounds).epsilon
       target = target or epsilon
@@ -167,9 +167,3 @@ def _calibrated(page, population: int, epsilon: float) -> float:
     page.privacy, population=population, rounds=page.training.rounds
   )
   return plan.calibrate(epsilon).mechanism.noise_multiplier
-
-
-def _plan(run):
-  from launch.steps import training
-
-  return training.private_plan(run)

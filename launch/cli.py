@@ -50,11 +50,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     'Run every stage of one page: data to report.',
   ),
   'doctor': (
-    'launch.doctor.checks:doctor',
+    'launch.commands.doctor:doctor',
     'Check this machine; print the remedies.',
   ),
   'data': ('launch.commands.data:data', 'Make, show and verify image stores.'),
-  'plan': ('launch.commands.privacy:plan', 'Explain what a page would cost.'),
+  'plan': ('launch.commands.plan:plan', 'Explain what a page would cost.'),
   'pretrain': ('launch.commands.run:pretrain', 'Train on the public store.'),
   'train': ('launch.commands.run:train', 'Run the private rounds, or resume.'),
   'worker': (
@@ -71,14 +71,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
   'embed': ('launch.commands.serving:embed', 'Ask a server for embeddings.'),
   'search': ('launch.commands.serving:search', 'Ask a server for neighbours.'),
   'synthesize': (
-    'launch.commands.synthesis:synthesize',
+    'launch.commands.run:synthesize',
     'Publish private synthetic embeddings.',
   ),
   'audit': ('launch.commands.audit:audit', 'Attack it: a bound on epsilon.'),
   'report': ('launch.commands.run:report', 'Write report.json and .html.'),
-  'ledger': ('launch.commands.privacy:ledger', 'Show what was spent, by whom.'),
+  'ledger': ('launch.commands.ledger:ledger', 'Show what was spent, by whom.'),
   'certificate': (
-    'launch.commands.privacy:certificate',
+    'launch.commands.certificate:certificate',
     'Show or verify a certificate.',
   ),
 }

@@ -113,7 +113,7 @@ def test_a_killed_run_resumes_and_every_draw_is_in_the_ledger(finished):
 def test_the_report_has_every_key_and_figures_of_real_stages(finished):
   runs, _ = finished
   report = json.loads((runs / 'small/report.json').read_text())
-  checked = report_schema.validate_report(report)
+  checked = report_schema.Report.from_json(report)
   assert checked.verification.held_out_identities == 60
   assert checked.verification.pairs == 240 * 239 // 2
   assert checked.export.min_cosine >= 0.9999

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 _DEFAULT_DEADLINE_SECONDS = 30.0
-_BATCH_SIZE = 1024  # images that `index` holds at a time
 
 
 def _address_option(function: Any) -> Any:
@@ -175,9 +174,7 @@ def index(
     dpemb index runs/quickstart/export runs/quickstart/data/test \\
       runs/quickstart/index/test
   """
-  import numpy as np
-
-  from serving import index as index_lib
+  from launch.steps import index as index_step
   from tff_dpemb.data import user_store
   from tff_dpemb.export import registry
 
@@ -199,25 +196,8 @@ def index(
     )
   if not images.num_examples:
     raise click.UsageError(f'store {store!r} must hold images, got none.')
-  parts, waiting, ids, labels = [], [], [], []
-  for user in range(images.num_users):
-    examples = images.read_user(user)
-    name = images.user_id(user)
-    ids += [f'{name}/{position}' for position in range(len(examples.images))]
-    labels += [
-      images.class_name(label, int(value)) for value in examples.labels[label]
-    ]
-    waiting.append(examples.images)
-    if sum(map(len, waiting)) >= _BATCH_SIZE or user + 1 == images.num_users:
-      parts.append(opened.embed(np.concatenate(waiting)))
-      waiting = []
-  built = index_lib.build(
-    output,
-    np.concatenate(parts),
-    ids,
-    labels,
-    model_digest=opened.digest,
-    replace=replace,
+  built, _ = index_step.index_store(
+    opened, images, pathlib.Path(output), label=label, replace=replace
   )
   click.echo(f'indexed {len(built)} images at {output}')
 

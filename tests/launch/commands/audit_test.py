@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from launch import cli
-from launch.commands import audit
+from launch.run import audits
 from launch.run import directory
 from tff_dpemb import config
 from tff_dpemb.artifacts import storage
@@ -98,7 +98,7 @@ def test_training_and_synthetic_write_what_a_certificate_carries(
   run = directory.RunDirectory(
     config.load(_PAGE, overrides=['name=small']), runs=tmp_path
   )
-  assert audit.for_certificate(run, 'training') == block
+  assert audits.for_certificate(run, 'training') == block
 
 
 def test_a_certificate_that_claims_too_little_is_a_violation(dpemb, tmp_path):

@@ -17,7 +17,6 @@ from tff_dpemb.privacy.certificate import against_ledger
 from tff_dpemb.privacy.certificate import claims
 from tff_dpemb.privacy.certificate import document
 from tff_dpemb.privacy.certificate import facts
-from tff_dpemb.privacy.certificate import page
 from tff_dpemb.privacy.certificate import schema
 from tff_dpemb.privacy.certificate import signature
 from tff_dpemb.privacy.certificate import verification
@@ -38,8 +37,6 @@ sign = signature.sign
 make_key = signature.make_key
 digest_of_files = documents.digest_of_files
 verify = verification.verify
-to_markdown = page.to_markdown
-to_html = page.to_html
 
 # What the training loop really draws from (`training.aggregators`,
 # `data.cohorts`): keep these texts and the code the same.

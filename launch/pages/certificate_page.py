@@ -1,9 +1,9 @@
 """A certificate as a page for people: Markdown, or HTML that stands alone."""
 
-import html
 from collections.abc import Mapping
 from typing import Any
 
+from launch.pages import jinja
 from tff_dpemb.privacy import guarantee
 
 _TITLES = (
@@ -22,14 +22,6 @@ _TITLES = (
   ('utility', '13 Utility and coverage'),
   ('composition', '14 Composition of all releases'),
   ('provenance', '15 Provenance'),
-)
-
-_STYLE = (
-  'body{font:16px/1.5 sans-serif;max-width:56em;margin:2em auto;padding:0 1em}'
-  'table{border-collapse:collapse;width:100%}'
-  'td{border-bottom:1px solid #ddd;padding:.3em .6em;vertical-align:top;'
-  'overflow-wrap:anywhere}td:first-child{width:16em;color:#555}'
-  '.box{border:2px solid #333;padding:.6em 1em}'
 )
 
 
@@ -61,30 +53,12 @@ def to_markdown(certificate: Mapping[str, Any]) -> str:
 
 def to_html(certificate: Mapping[str, Any]) -> str:
   """Returns the certificate as one HTML page without outside files."""
-  statement = certificate['statement']
-  parts = [
-    '<!doctype html><html lang="en"><meta charset="utf-8">',
-    f'<title>{_escape(certificate["release"])}: privacy certificate</title>',
-    f'<style>{_STYLE}</style>',
-    f'<h1>Privacy certificate: {_escape(certificate["release"])}</h1>',
-    f'<div class="box"><p><b>{_escape(statement["text"])}</b></p>',
-    f'<p>Strength: {_escape(statement["strength"])}.'
-    f' {_escape(statement["groups"])}</p><p>It is void if:</p><ul>',
-    *(f'<li>{_escape(item)}</li>' for item in statement['void_if']),
-    '</ul></div>',
-  ]
-  for key, title in _TITLES:
-    parts.append(f'<h2>{_escape(title)}</h2><table>')
-    for name, text in _rows(certificate[key]):
-      parts.append(f'<tr><td>{_escape(name)}<td>{_escape(text)}</tr>')
-    parts.append('</table>')
-  parts.append(
-    f'<p>Schema {_escape(certificate["schema"])}, made'
-    f' {_escape(certificate["created_at"])}, digest'
-    f' <code>{_escape(certificate["digest"])}</code>,'
-    f' {_escape(_signed(certificate))}.</p></html>'
+  template = jinja.environment().get_template('certificate.html.j2')
+  return template.render(
+    certificate=certificate,
+    parts=[(title, _rows(certificate[key])) for key, title in _TITLES],
+    signed=_signed(certificate),
   )
-  return '\n'.join(parts) + '\n'
 
 
 def _signed(certificate: Mapping[str, Any]) -> str:
@@ -116,7 +90,3 @@ def _text(name: str, value: Any) -> str:
     inner = (f'{key} {_text(key, item)}' for key, item in value.items())
     return ', '.join(inner) or 'none'
   return str(value) or 'not stated'
-
-
-def _escape(value: Any) -> str:
-  return html.escape(str(value))
