@@ -7,6 +7,7 @@ needs when it runs. Domain errors end in `launch.cli`, which prints one line.
 import contextlib
 import json
 import pathlib
+from typing import Any
 
 import click
 
@@ -82,13 +83,9 @@ def certificate_verify(
     dpemb certificate verify export/1 --ledger runs/ledger.sqlite
   """
   from tff_dpemb.privacy.certificate import build
-  from tff_dpemb.privacy.ledger import ledger as ledger_lib
 
   place = _certificate_path(path)
-  with contextlib.ExitStack() as stack:
-    book = None
-    if url is not None:
-      book = stack.enter_context(ledger_lib.Ledger.open(url, create=False))
+  with _open_ledger(url) as book:
     found = build.verify(place, ledger=book, public_key=public_key)
   problems.fail_on(found)
   content = build.read(place)
@@ -136,15 +133,11 @@ def certificate_sign(path: str, key: str, url: str | None) -> None:
   from launch.pages import certificate_page
   from tff_dpemb.artifacts import storage
   from tff_dpemb.privacy.certificate import build
-  from tff_dpemb.privacy.ledger import ledger as ledger_lib
 
   place = _certificate_path(path)
   content = build.read(place)
   content.pop('signature', None)
-  with contextlib.ExitStack() as stack:
-    book = None
-    if url is not None:
-      book = stack.enter_context(ledger_lib.Ledger.open(url, create=False))
+  with _open_ledger(url) as book:
     found = build.verify(content, ledger=book, directory=place.parent)
   problems.fail_on(found)
   signed = build.sign(content, key)
@@ -162,6 +155,15 @@ def certificate_sign(path: str, key: str, url: str | None) -> None:
   click.echo(
     f'signed {place} with key {signed["signature"]["public_key"][:16]}'
   )
+
+
+def _open_ledger(url: str | None) -> contextlib.AbstractContextManager[Any]:
+  """Returns the ledger to check against, or None where none is asked for."""
+  if url is None:
+    return contextlib.nullcontext()
+  from tff_dpemb.privacy.ledger import ledger as ledger_lib
+
+  return ledger_lib.Ledger.open(url, create=False)
 
 
 def _certificate_path(path: str) -> pathlib.Path:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Any
 
 import click
 
@@ -44,11 +45,8 @@ def doctor(
   executor: str | None,
   workers: tuple[str, ...],
   devices: tuple[str, ...],
-  tls_authority: str,
-  tls_certificate: str,
-  tls_key: str,
-  insecure_network: bool,
   as_json: bool,
+  **network: Any,
 ) -> None:
   """Checks Python, platform, packages, worker, disk, memory, orphans.
 
@@ -65,13 +63,7 @@ def doctor(
     from launch.doctor import executor_check
 
     runtime = executor_check.runtime_from_options(
-      executor,
-      workers,
-      devices=devices,
-      tls_authority=tls_authority,
-      tls_certificate=tls_certificate,
-      tls_key=tls_key,
-      insecure_network=insecure_network,
+      executor, workers, devices=devices, **network
     )
     found += executor_check.examine(runtime)
   if as_json:

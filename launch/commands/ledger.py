@@ -166,10 +166,7 @@ def ledger_export(url: str, population: str | None, composed: bool) -> None:
     if composed:
       names = _populations(book, population)
       lines: list[dict[str, Any]] = [
-        {
-          'population': name,
-          'event': events.to_json(book.composed_event(name)),
-        }
+        {'population': name, 'event': events.to_json(book.composed_event(name))}
         for name in names
       ]
     else:

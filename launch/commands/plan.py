@@ -62,15 +62,11 @@ from tff_dpemb.privacy import guarantee
 @click.option('--json', 'as_json', is_flag=True, help='Print JSON.')
 def plan(
   population: int,
-  epsilon: float,
   delta: float | None,
-  rounds: int,
-  users_per_virtual_client: int,
-  cohorts: tuple[int, ...],
   noise: tuple[str, ...],
-  examples_per_user: int,
   runs: int | None,
   as_json: bool,
+  **settings: Any,
 ) -> None:
   """Shows which noise each cohort size needs for a budget.
 
@@ -81,6 +77,7 @@ def plan(
   Example:
     dpemb plan --population 1000000 --epsilon 4 --noise independent --noise blt
   """
+  from launch.pages import jinja
   from tff_dpemb.privacy.planning import cohort_table
   from tff_dpemb.privacy.planning import plan as plan_lib
 
@@ -90,14 +87,7 @@ def plan(
     row
     for kind in dict.fromkeys(noise)
     for row in cohort_table.cohort_table(
-      population,
-      epsilon=epsilon,
-      delta=delta,
-      rounds=rounds,
-      users_per_virtual_client=users_per_virtual_client,
-      cohorts=cohorts,
-      noise=kind,
-      examples_per_user=examples_per_user,
+      population, delta=delta, noise=kind, **settings
     )
   ]
   tuning = [_tuning_costs(row, runs) for row in rows] if runs else None
@@ -107,44 +97,17 @@ def plan(
       item['tuning'] = {'mean_runs': runs, 'epsilon': cost}
     click.echo(json.dumps(content, indent=2))
     return
-  click.echo(
-    f'population {population}, {rounds} rounds, epsilon <= {epsilon:g} at delta'
-    f' {delta:.3g} (user level, add-or-remove-one-user)'
+  text = jinja.render(
+    'cohorts.txt.j2',
+    rows=[(row, row.to_json()) for row in rows],
+    tuning=tuning,
+    infinity=math.inf,
+    population=population,
+    delta=delta,
+    runs=runs,
+    **settings,
   )
-  click.echo(
-    f'{"noise":<11} {"users/round":>11} {"virtual":>8} {"times":>6}'
-    f' {"noise":>9} {"epsilon":>8} {"of mean":>9} {"of total":>9}'
-    f' {"users trained":>14} {"examples":>12}'
-  )
-  for row in rows:
-    cells = row.to_json()
-    click.echo(
-      f'{cells["noise"]:<11} {cells["users_per_round"]:>11}'
-      f' {cells["virtual_clients"]:>8} {row.participations:>6.3g}'
-      f' {cells["noise_multiplier"]:>9.4g} {row.epsilon:>8.4g}'
-      f' {row.noise_of_mean:>9.3g} {row.noise_of_total:>9.3g}'
-      f' {row.users_trained:>14} {row.examples_trained:>12}'
-    )
-  click.echo(
-    'times: rounds of one user; noise: on the sum / clip norm; of mean, of'
-    ' total: noise of a round, and of all rounds so far at worst, / clip norm'
-  )
-  if tuning:
-    click.echo(
-      f'epsilon of choosing among runs like these, a secret random number of'
-      f' them (mean {runs}) of which the best one alone is released, and of all'
-      f' {runs} composed:'
-    )
-    click.echo(
-      f'{"noise":<11} {"users/round":>11}'
-      + ''.join(f' {rule:>12}' for rule in tuning[0])
-    )
-    for row, cost in zip(rows, tuning, strict=True):
-      cells = row.to_json()
-      click.echo(
-        f'{cells["noise"]:<11} {cells["users_per_round"]:>11}'
-        + ''.join(f' {value or math.inf:>12.4g}' for value in cost.values())
-      )
+  click.echo(text, nl=False)
 
 
 def _tuning_costs(row: Any, runs: int) -> dict[str, float | None]:

@@ -74,9 +74,7 @@ def stage_command(
 
 
 pretrain = stage_command(
-  'pretrain',
-  ('data', 'pretrain'),
-  'Pretrain the backbone on the public store.',
+  'pretrain', ('data', 'pretrain'), 'Pretrain the backbone on the public store.'
 )
 train = stage_command(
   'train',
@@ -104,9 +102,7 @@ synthesize = stage_command(
   ' ledger before noise is drawn; an interrupted release resumes.',
 )
 report = stage_command(
-  'report',
-  ('report',),
-  'Write report.json and report.html of a finished run.',
+  'report', ('report',), 'Write report.json and report.html of a finished run.'
 )
 quickstart = stage_command(
   'quickstart',

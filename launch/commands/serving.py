@@ -77,12 +77,8 @@ def serve(
   port: int,
   port_file: str | None,
   backend: str,
-  workers: int | None,
-  max_images: int | None,
-  max_message_bytes: int | None,
-  drain_seconds: float | None,
-  grace_seconds: float | None,
   allow_unprotected: bool,
+  **limits: float | None,
 ) -> None:
   """Answer Embed and Search over gRPC until SIGTERM or Ctrl-C.
 
@@ -99,8 +95,8 @@ def serve(
   from serving import server
   from serving import servicer
 
-  def given(**values: Any) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
+  def given(*names: str) -> dict[str, Any]:
+    return {name: limits[name] for name in names if limits[name] is not None}
 
   # Everything that can be refused is refused before TensorFlow is imported.
   opened = model_store.open_for_serving(
@@ -111,13 +107,7 @@ def serve(
     index = index_lib.load(index_path)
     model_store.check_index(index.model_digest, opened)
   options = server.ServerOptions(
-    host=host,
-    port=port,
-    **given(
-      workers=workers,
-      drain_seconds=drain_seconds,
-      grace_seconds=grace_seconds,
-    ),
+    host=host, port=port, **given('workers', 'drain_seconds', 'grace_seconds')
   )
   server.check_can_listen(host, port)
   if not server.is_loopback(host):
@@ -126,17 +116,10 @@ def serve(
       ' TLS or authentication; put a proxy before it.',
       err=True,
     )
-  limits = images.Limits(
-    **given(max_images=max_images, max_message_bytes=max_message_bytes)
-  )
   service = servicer.Service(
-    model_store.ServedModel(
-      opened,
-      backend=backend,
-      workers=options.workers,
-    ),
+    model_store.ServedModel(opened, backend=backend, workers=options.workers),
     index=index,
-    limits=limits,
+    limits=images.Limits(**given('max_images', 'max_message_bytes')),
   )
 
   def on_ready(address: str) -> None:
@@ -252,11 +235,7 @@ def embed(
 @_address_option
 @_deadline_option
 @click.option(
-  '-k',
-  '--neighbours',
-  type=click.IntRange(min=1),
-  default=8,
-  show_default=True,
+  '-k', '--neighbours', type=click.IntRange(min=1), default=8, show_default=True
 )
 def search(
   files: tuple[str, ...], address: str, deadline_seconds: float, neighbours: int

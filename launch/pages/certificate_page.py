@@ -27,34 +27,17 @@ _TITLES = (
 
 def to_markdown(certificate: Mapping[str, Any]) -> str:
   """Returns the certificate as Markdown, the plain statement first."""
-  statement = certificate['statement']
-  lines = [
-    f'# Privacy certificate: {certificate["release"]}',
-    '',
-    f'**{statement["text"]}**',
-    '',
-    f'Strength: {statement["strength"]}. {statement["groups"]}',
-    '',
-    'It is void if:',
-    '',
-    *(f'- {item}' for item in statement['void_if']),
-    '',
-  ]
-  for key, title in _TITLES:
-    lines += [f'## {title}', '']
-    lines += [f'- {name}: {text}' for name, text in _rows(certificate[key])]
-    lines.append('')
-  lines.append(
-    f'Schema {certificate["schema"]}, made {certificate["created_at"]}, digest'
-    f' {certificate["digest"]}, {_signed(certificate)}.'
-  )
-  return '\n'.join(lines) + '\n'
+  return _render('certificate.md.j2', certificate)
 
 
 def to_html(certificate: Mapping[str, Any]) -> str:
   """Returns the certificate as one HTML page without outside files."""
-  template = jinja.environment().get_template('certificate.html.j2')
-  return template.render(
+  return _render('certificate.html.j2', certificate)
+
+
+def _render(template: str, certificate: Mapping[str, Any]) -> str:
+  return jinja.render(
+    template,
     certificate=certificate,
     parts=[(title, _rows(certificate[key])) for key, title in _TITLES],
     signed=_signed(certificate),

@@ -15,6 +15,7 @@ from launch.pages import charts
 from launch.pages import jinja
 from launch.pages import report_schema
 from tff_dpemb.artifacts import storage
+from tff_dpemb.privacy import guarantee
 
 # The usual words for user-level epsilon (Gboard's production launches).
 _STRONG_EPSILON, _REASONABLE_EPSILON = 1.0, 10.0
@@ -96,19 +97,10 @@ def render_text(
   report: report_schema.Report, *, pictures: ReportPictures
 ) -> str:
   """Returns the HTML of a report."""
-  environment = jinja.environment()
-  environment.filters.update(
-    epsilon=epsilon_text,
-    adjacency=adjacency_text,
-    share=lambda value: f'{value:.3f}',
-    percent=lambda value: f'{100 * value:.1f} %',
-    count=count_text,
-    rate=lambda rate: f'{float(rate):g}',
-    image=charts.image_url,
-  )
-  template = environment.get_template('report.html.j2')
   rates = sorted(report.verification.recall_at_far, key=float)
-  return template.render(
+  return jinja.render(
+    'report.html.j2',
+    filters=_filters(),
     report=report,
     rates=rates,
     strictest=rates[0],
@@ -124,6 +116,27 @@ def render_text(
     roc=_roc(pictures.roc),
     gallery=pictures.gallery,
   )
+
+
+def render_summary(report: report_schema.Report) -> str:
+  """Returns the main figures as some lines of text."""
+  return jinja.render('summary.txt.j2', filters=_filters(), report=report)
+
+
+def _filters() -> dict[str, Any]:
+  def bare_epsilon(value: float | None) -> str:
+    return guarantee.epsilon_text(guarantee.epsilon_from_json(value))
+
+  return {
+    'epsilon': epsilon_text,
+    'bare_epsilon': bare_epsilon,
+    'adjacency': adjacency_text,
+    'share': lambda value: f'{value:.3f}',
+    'percent': lambda value: f'{100 * value:.1f} %',
+    'count': count_text,
+    'rate': lambda rate: f'{float(rate):g}',
+    'image': charts.image_url,
+  }
 
 
 def epsilon_text(epsilon: float | None) -> str:

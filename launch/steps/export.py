@@ -51,8 +51,7 @@ def export(run: opened.OpenRun) -> None:
     )
     document = storage.read_json(published.path / registry.CERTIFICATE)
     storage.atomic_write_bytes(
-      published.path / release.PAGE,
-      certificate_page.to_html(document).encode(),
+      published.path / release.PAGE, certificate_page.to_html(document).encode()
     )
     stamp.write(
       {

@@ -61,7 +61,8 @@ def report(run: opened.OpenRun) -> None:
     report_page.render(
       document, pictures=_pictures(run, figures), output=places.report_html
     )
-  click.echo(_summary(document, run))
+  click.echo(report_page.render_summary(document))
+  click.echo(f'report: {places.report_html}')
 
 
 def _training(run: opened.OpenRun, trained: dict[str, Any]) -> dict[str, Any]:
@@ -256,38 +257,3 @@ def _gallery(run: opened.OpenRun) -> list[report_page.GalleryRow]:
       )
     )
   return gallery
-
-
-def _summary(document: report_schema.Report, run: opened.OpenRun) -> str:
-  def epsilon(value: float | None) -> str:
-    return guarantee.epsilon_text(guarantee.epsilon_from_json(value))
-
-  privacy, pairs = document.privacy, document.verification
-  synthetic = document.synthetic
-  lines = ['', f'{run.config.name}: held-out identities']
-  for far, value in pairs.recall_at_far.items():
-    lines.append(
-      f'  recall@FAR {far:<6} {value:.3f}   (pretraining only'
-      f' {pairs.pretraining_only[far]:.3f}, pixels {pairs.pixels[far]:.3f})'
-    )
-  lines += [
-    f'  recall@1          {document.retrieval.recall_at_1:.3f}',
-    'privacy of this run (user level,'
-    f' delta {privacy.delta:.2g}, {privacy.draws} noise draws)',
-    f'  epsilon           {epsilon(privacy.epsilon)}'
-    f'   (naive {epsilon(privacy.epsilon_naive)}, without amplification'
-    f' {epsilon(privacy.epsilon_unamplified)})',
-  ]
-  for item in privacy.extrapolated:
-    lines.append(
-      f'  extrapolated to {item.population:>11,} users,'
-      f' {item.users_per_round:,.0f} a round: {epsilon(item.epsilon)}'
-      '   (not run)'
-    )
-  lines += [
-    f'synthetic embeddings (user-level epsilon {epsilon(synthetic.epsilon)})',
-    f'  accuracy          {synthetic.accuracy:.3f}   (trained on real'
-    f' {synthetic.accuracy_on_real:.3f}, chance {synthetic.chance:.3f})',
-    f'report: {run.paths.report_html}',
-  ]
-  return '\n'.join(lines)

@@ -14,7 +14,6 @@ from launch.steps.audit import claims
 from tff_dpemb.data import user_store
 from tff_dpemb.export import registry
 from tff_dpemb.models import embedding_model
-from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.audit import bounds
 from tff_dpemb.privacy.audit import canaries as audit_canaries
 from tff_dpemb.privacy.planning import plan as plan_lib
@@ -73,7 +72,7 @@ def audit(
     'kind': canaries.kind,
     'rounds': plan.rounds,
     'claimed_by': claimed_by,
-    'estimates': _paper_estimates(canaries, observed, plan.delta),
+    'estimates': training_audit.estimates(canaries, observed, plan.delta),
     **found.to_json(),
     'model': 'thrown away; nothing was published and no private user was read',
   }
@@ -176,36 +175,3 @@ def _others(
     )
     for _ in range(clients)
   ]
-
-
-def _paper_estimates(canaries, observed, delta: float) -> dict[str, Any]:
-  """Returns the estimates of arXiv 2302.03098: no bounds."""
-  final = audit_canaries.cosine_of_final(observed.final, observed.final_norm)
-  final_unseen = audit_canaries.cosine_of_final(
-    observed.final_unseen, observed.final_norm
-  )
-  largest = audit_canaries.largest_cosine(observed.products, observed.norms)
-  largest_unseen = audit_canaries.largest_cosine(
-    observed.unseen, observed.norms
-  )
-
-  def fitted(scores: np.ndarray) -> tuple[float, float]:
-    return float(scores.mean()), float(scores.std(ddof=1))
-
-  result: dict[str, Any] = {}
-  for name, seen, never in (
-    ('final model, cosine', final, final_unseen),
-    ('all iterates, largest cosine', largest, largest_unseen),
-  ):
-    inside, outside = seen[canaries.inside], seen[~canaries.inside]
-    null = never if canaries.kind == 'add' else outside
-    epsilon = bounds.epsilon_of_gaussians(
-      fitted(inside), fitted(null), delta=delta
-    )
-    result[name] = {
-      'epsilon': guarantee.epsilon_to_json(epsilon),
-      'in': fitted(inside),
-      'out': fitted(outside),
-      'unseen': fitted(never),
-    }
-  return result
