@@ -120,6 +120,8 @@ def test_the_report_has_every_key_and_figures_of_real_stages(finished):
   assert checked.serving.agreement_with_exact == 1.0
   assert checked.synthetic.epsilon <= 8
   assert report['privacy']['simulation'] is True
+  for name in ('report.json', 'report.html'):  # Figures without noise.
+    assert (runs / 'small' / name).stat().st_mode & 0o777 == 0o600
   page = (runs / 'small/report.html').read_text()
   assert 'src="http' not in page and 'href="http' not in page
 

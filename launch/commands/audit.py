@@ -1,13 +1,23 @@
 """The command `audit`: does what was released contradict what is claimed?"""
 
+import importlib
+from typing import Any
+
 import click
 
-from launch.commands import problems
+from launch.commands import ledgers
+from launch.commands import run
 from launch.run import audits
 from launch.run import directory
 from tff_dpemb import config
 
 _FEWEST_CANARIES = 64
+# What each attack is told beside the confidence.
+_OPTIONS = {
+  'training': ('canaries', 'kind', 'rounds', 'clients'),
+  'synthetic': ('repeats',),
+  'membership': (),
+}
 
 
 class AuditCommandError(ValueError):
@@ -15,23 +25,10 @@ class AuditCommandError(ValueError):
 
 
 @click.command()
-@click.argument('page', type=click.Path(), metavar='PAGE.toml')
-@click.option(
-  '--runs',
-  default=directory.DEFAULT_RUNS,
-  show_default=True,
-  help='Directory of runs.',
-)
-@click.option(
-  '--set',
-  'overrides',
-  multiple=True,
-  metavar='SECTION.KEY=VALUE',
-  help='Override a key of the page; may be given often.',
-)
+@run.run_options
 @click.option(
   '--what',
-  type=click.Choice(['training', 'synthetic', 'membership']),
+  type=click.Choice([*_OPTIONS]),
   default='training',
   show_default=True,
   help='What is attacked.',
@@ -81,12 +78,8 @@ def audit(
   runs: str,
   overrides: tuple[str, ...],
   what: str,
-  canaries: int,
-  kind: str,
-  rounds: int | None,
-  clients: int,
-  repeats: int,
   confidence: float,
+  **options: Any,
 ) -> None:
   """Attacks what a page would release; a lower bound on epsilon, and a verdict.
 
@@ -105,44 +98,28 @@ def audit(
   """
   if not 0 < confidence < 1:
     raise AuditCommandError(f'confidence must be in (0, 1), got {confidence}.')
-  for name, value in (('canaries', canaries), ('repeats', repeats)):
-    if value < _FEWEST_CANARIES:
+  for name in ('canaries', 'repeats'):
+    if options[name] < _FEWEST_CANARIES:
       raise AuditCommandError(
         f'{name} must be >= {_FEWEST_CANARIES}: fewer can show nothing, got'
-        f' {value}.'
+        f' {options[name]}.'
       )
   paths = directory.RunDirectory(
     config.load(page, overrides=overrides), runs=runs
   )
   with paths.lock():
     paths.record_config()
-    path = audits.audit_path(paths)
     # Not before a page that is refused: TensorFlow takes seconds.
     from launch.run import opened
 
-    with opened.open_run(paths) as run:
-      match what:
-        case 'training':
-          from launch.steps.audit import training
-
-          block = training.audit(
-            run,
-            count=canaries,
-            kind=kind,
-            rounds=rounds,
-            clients=clients,
-            confidence=confidence,
-          )
-        case 'synthetic':
-          from launch.steps.audit import synthetic
-
-          block = synthetic.audit(run, repeats=repeats, confidence=confidence)
-        case _:
-          from launch.steps.audit import membership
-
-          block = membership.audit(run, confidence=confidence)
-          path = paths.make_restricted() / 'audit.json'
+    step = importlib.import_module(f'launch.steps.audit.{what}')
+    given = {name: options[name] for name in _OPTIONS[what]}
+    with opened.open_run(paths) as open_run:
+      block = step.audit(open_run, confidence=confidence, **given)
+    path = audits.audit_path(paths)
+    if what == 'membership':  # Figures of private data.
+      path = paths.make_restricted() / 'audit.json'
     audits.write(path, paths, what, block)
   click.echo(f'written to {path}')
   if block['verdict'] != 'consistent':
-    raise click.exceptions.Exit(problems.GATE_FAILED)
+    raise click.exceptions.Exit(ledgers.GATE_FAILED)

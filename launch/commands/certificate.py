@@ -4,14 +4,12 @@ Accounting libraries take seconds to import, so each command imports what it
 needs when it runs. Domain errors end in `launch.cli`, which prints one line.
 """
 
-import contextlib
 import json
 import pathlib
-from typing import Any
 
 import click
 
-from launch.commands import problems
+from launch.commands import ledgers
 
 
 @click.group()
@@ -85,9 +83,9 @@ def certificate_verify(
   from tff_dpemb.privacy.certificate import build
 
   place = _certificate_path(path)
-  with _open_ledger(url) as book:
+  with ledgers.open_ledger(url) as book:
     found = build.verify(place, ledger=book, public_key=public_key)
-  problems.fail_on(found)
+  ledgers.fail_on(found)
   content = build.read(place)
   click.echo(f'holds: {content["statement"]["text"]}')
   if url is None:
@@ -137,9 +135,9 @@ def certificate_sign(path: str, key: str, url: str | None) -> None:
   place = _certificate_path(path)
   content = build.read(place)
   content.pop('signature', None)
-  with _open_ledger(url) as book:
+  with ledgers.open_ledger(url) as book:
     found = build.verify(content, ledger=book, directory=place.parent)
-  problems.fail_on(found)
+  ledgers.fail_on(found)
   signed = build.sign(content, key)
   build.write(place, signed)
   manifest = place.with_name('manifest.json')
@@ -155,15 +153,6 @@ def certificate_sign(path: str, key: str, url: str | None) -> None:
   click.echo(
     f'signed {place} with key {signed["signature"]["public_key"][:16]}'
   )
-
-
-def _open_ledger(url: str | None) -> contextlib.AbstractContextManager[Any]:
-  """Returns the ledger to check against, or None where none is asked for."""
-  if url is None:
-    return contextlib.nullcontext()
-  from tff_dpemb.privacy.ledger import ledger as ledger_lib
-
-  return ledger_lib.Ledger.open(url, create=False)
 
 
 def _certificate_path(path: str) -> pathlib.Path:

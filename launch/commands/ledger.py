@@ -1,7 +1,6 @@
 """The commands `ledger`: what was spent, by whom, and is it as it was written.
 
-The ledger's libraries take seconds to import, so each command imports what it
-needs when it runs. Domain errors end in `launch.cli`, which prints one line.
+Domain errors end in `launch.cli`, which prints one line.
 """
 
 import json
@@ -10,7 +9,7 @@ from typing import Any
 
 import click
 
-from launch.commands import problems
+from launch.commands import ledgers
 from tff_dpemb.privacy import guarantee
 
 _DEFAULT_LEDGER = 'runs/ledger.sqlite'
@@ -67,9 +66,7 @@ def ledger_show(
   Example:
     dpemb ledger show --population glyphs --delta 1e-5 --entries
   """
-  from tff_dpemb.privacy.ledger import ledger as ledger_lib
-
-  with ledger_lib.Ledger.open(url, create=False) as book:
+  with ledgers.open_ledger(url) as book:
     names = _populations(book, population)
     if not names:
       click.echo('the ledger is empty')
@@ -99,7 +96,7 @@ def ledger_show(
           f' attempt {entry.attempt} {entry.digest[:12]}'
         )
     found = book.verify()
-  problems.fail_on(found[:1])
+  ledgers.fail_on(found[:1])
 
 
 @ledger.command('verify')
@@ -122,13 +119,11 @@ def ledger_verify(url: str, noted: str | None) -> None:
   Example:
     dpemb ledger verify --ledger runs/ledger.sqlite
   """
-  from tff_dpemb.privacy.ledger import ledger as ledger_lib
-
   head = None if noted is None else _parse_head(noted)
-  with ledger_lib.Ledger.open(url, create=False) as book:
+  with ledgers.open_ledger(url) as book:
     found = book.verify(head=head)
     count, digest = book.head() if not found else (0, '')
-  problems.fail_on(found)
+  ledgers.fail_on(found)
   click.echo(f'{count} entries, chain whole, head {count}:{digest}')
 
 
@@ -160,9 +155,8 @@ def ledger_export(url: str, population: str | None, composed: bool) -> None:
     dpemb ledger export --population glyphs > glyphs.jsonl
   """
   from tff_dpemb.privacy.accounting import events
-  from tff_dpemb.privacy.ledger import ledger as ledger_lib
 
-  with ledger_lib.Ledger.open(url, create=False) as book:
+  with ledgers.open_ledger(url) as book:
     if composed:
       names = _populations(book, population)
       lines: list[dict[str, Any]] = [
@@ -175,7 +169,7 @@ def ledger_export(url: str, population: str | None, composed: bool) -> None:
     found = book.verify()
   for line in lines:
     click.echo(json.dumps(line, sort_keys=True))
-  problems.fail_on(found[:1])
+  ledgers.fail_on(found[:1])
 
 
 @ledger.command('budget')
@@ -210,12 +204,10 @@ def ledger_budget(
   Example:
     dpemb ledger budget glyphs --epsilon 8 --delta 1e-5 --approved-by dpo
   """
-  from tff_dpemb.privacy.ledger import ledger as ledger_lib
-
   if (epsilon is None) != (delta is None):
     raise click.UsageError('--epsilon and --delta must be given together.')
-  with ledger_lib.Ledger.open(url, create=epsilon is not None) as book:
-    problems.fail_on(book.verify()[:1])
+  with ledgers.open_ledger(url, create=epsilon is not None) as book:
+    ledgers.fail_on(book.verify()[:1])
     if epsilon is not None and delta is not None:
       book.set_budget(
         population,

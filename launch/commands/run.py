@@ -12,7 +12,8 @@ from launch.run import signals
 from tff_dpemb import config
 
 
-def _run_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Adds the page, its overrides and the directory of runs to a command."""
   for option in (
     click.option(
       '--set',
@@ -60,7 +61,7 @@ def stage_command(
     help=f'{text}\n\n\b\nExample:\n'
     f'  dpemb {name} launch/configs/quickstart.toml\n',
   )
-  @_run_options
+  @run_options
   def command(page, runs, overrides):
     with open_run(page, runs, overrides) as run:
       for stage in stages:

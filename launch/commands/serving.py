@@ -10,25 +10,28 @@ import click
 _DEFAULT_DEADLINE_SECONDS = 30.0
 
 
-def _address_option(function: Any) -> Any:
-  return click.option(
-    '--server',
-    'address',
-    required=True,
-    metavar='HOST:PORT',
-    help='Address of a running `dpemb serve`.',
-  )(function)
-
-
-def _deadline_option(function: Any) -> Any:
-  return click.option(
-    '--deadline',
-    'deadline_seconds',
-    type=click.FloatRange(min=0, min_open=True),
-    default=_DEFAULT_DEADLINE_SECONDS,
-    show_default=True,
-    help='Seconds for a request.',
-  )(function)
+def _client_options(function: Any) -> Any:
+  """Adds the files to ask about, the server and the deadline to a command."""
+  for option in (
+    click.option(
+      '--deadline',
+      'deadline_seconds',
+      type=click.FloatRange(min=0, min_open=True),
+      default=_DEFAULT_DEADLINE_SECONDS,
+      show_default=True,
+      help='Seconds for a request.',
+    ),
+    click.option(
+      '--server',
+      'address',
+      required=True,
+      metavar='HOST:PORT',
+      help='Address of a running `dpemb serve`.',
+    ),
+    click.argument('files', nargs=-1, required=True, type=click.Path()),
+  ):
+    function = option(function)
+  return function
 
 
 @click.command()
@@ -186,9 +189,7 @@ def index(
 
 
 @click.command()
-@click.argument('files', nargs=-1, required=True, type=click.Path())
-@_address_option
-@_deadline_option
+@_client_options
 @click.option(
   '--output', type=click.Path(), help='Write float32 [N, D] here as .npy.'
 )
@@ -231,9 +232,7 @@ def embed(
 
 
 @click.command()
-@click.argument('files', nargs=-1, required=True, type=click.Path())
-@_address_option
-@_deadline_option
+@_client_options
 @click.option(
   '-k', '--neighbours', type=click.IntRange(min=1), default=8, show_default=True
 )

@@ -31,9 +31,8 @@ def examine(runtime: config.RuntimeConfig) -> list[findings.Finding]:
       return _run_rounds(name)
   except worker_process.ExecutorError as error:
     return [
-      findings.Finding(
+      findings.fault(
         name,
-        findings.FAULT,
         ' '.join(str(error).split()),
         f'{_REMEDY} {runtime.executor}` again',
       )
@@ -61,18 +60,16 @@ def _run_rounds(name: str) -> list[findings.Finding]:
   finite = all(np.isfinite(weight).all() for weight in state.weights)
   if done != _CLIENTS * _EXAMPLES or not finite:
     return [
-      findings.Finding(
+      findings.fault(
         name,
-        findings.FAULT,
         f'a round trained on {done} of {_CLIENTS * _EXAMPLES} examples, weights'
         f' {"finite" if finite else "not finite"}',
         'run `dpemb doctor --deep`; report it if that finds nothing',
       )
     ]
   return [
-    findings.Finding(
+    findings.ok(
       name,
-      findings.OK,
       f'a round of {_CLIENTS} virtual clients in {seconds:.2f} s,'
       f' {done / seconds:.0f} examples/s',
     ),
@@ -84,9 +81,8 @@ def _placement() -> list[findings.Finding]:
   """Returns a line for each worker or device of the last round."""
   times = executors.last_round()
   return [
-    findings.Finding(
+    findings.ok(
       f'  {place.worker}',
-      findings.OK,
       f'{place.clients} virtual clients, {place.examples} examples,'
       f' {place.examples / max(place.seconds, 1e-9):.0f} examples/s',
     )

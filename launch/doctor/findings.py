@@ -22,6 +22,21 @@ class Finding:
       raise ValueError(f'{self.name}: a remedy if and only if it is not ok.')
 
 
+def ok(name: str, detail: str) -> Finding:
+  """Returns that all is well."""
+  return Finding(name, OK, detail)
+
+
+def warning(name: str, detail: str, remedy: str) -> Finding:
+  """Returns what runs worse than it could."""
+  return Finding(name, WARNING, detail, remedy)
+
+
+def fault(name: str, detail: str, remedy: str) -> Finding:
+  """Returns what must be repaired."""
+  return Finding(name, FAULT, detail, remedy)
+
+
 def render(findings: Iterable[Finding]) -> str:
   """Returns one line a finding, and its remedy under it."""
   lines = []

@@ -28,9 +28,8 @@ def check_platform(
   system = system or platform.system()
   machine = machine or platform.machine()
   if system != 'Linux' or machine != 'x86_64':
-    return findings.Finding(
+    return findings.fault(
       'platform',
-      findings.FAULT,
       f'{system} {machine}; TFF has wheels for Linux x86-64 only',
       'run in a Linux x86-64 machine or container, e.g. docker run'
       ' --platform linux/amd64 -it python:3.11-bookworm',
@@ -39,24 +38,20 @@ def check_platform(
     glibc = platform.libc_ver()[1] if platform.libc_ver()[0] == 'glibc' else ''
   numbers = tuple(int(part) for part in re.findall(r'\d+', glibc)[:2])
   if numbers < _MIN_GLIBC:
-    return findings.Finding(
+    return findings.fault(
       'platform',
-      findings.FAULT,
       f'glibc {glibc or "not found (musl?)"}; at least 2.31 is needed',
       'use a newer distribution, e.g. Debian 11, Ubuntu 20.04, not Alpine',
     )
   if cpu_flags is None:
     cpu_flags = _read('/proc/cpuinfo')
   if cpu_flags and not re.search(r'\bavx\b', cpu_flags):
-    return findings.Finding(
+    return findings.fault(
       'platform',
-      findings.FAULT,
       'this CPU shows no AVX, which TensorFlow is built for',
       'use another machine; on a virtual one choose the host CPU model',
     )
-  return findings.Finding(
-    'platform', findings.OK, f'Linux x86-64, glibc {glibc}'
-  )
+  return findings.ok('platform', f'Linux x86-64, glibc {glibc}')
 
 
 def check_disk(
@@ -67,33 +62,28 @@ def check_disk(
     free_bytes = shutil.disk_usage(directory).free
   detail = f'{free_bytes / _GIB:.1f} GiB free in {directory}'
   if not os.access(directory, os.W_OK):
-    return findings.Finding(
-      'disk',
-      findings.FAULT,
-      f'{directory} is not writable',
-      'cd to one that is',
+    return findings.fault(
+      'disk', f'{directory} is not writable', 'cd to one that is'
     )
   if free_bytes < _MIN_DISK_BYTES:
-    return findings.Finding(
+    return findings.fault(
       'disk',
-      findings.FAULT,
       f'{detail}; a run needs about 1',
       'free space, or run from a directory on another disk',
     )
-  return findings.Finding('disk', findings.OK, detail)
+  return findings.ok('disk', detail)
 
 
 def check_cores(count: int | None = None) -> findings.Finding:
   """Checks for two cores."""
   count = count if count is not None else len(os.sched_getaffinity(0))
   if count < 2:
-    return findings.Finding(
+    return findings.warning(
       'cores',
-      findings.WARNING,
       f'{count}; the quick start takes about twice as long as on 2',
       'give the machine or container 2 cores',
     )
-  return findings.Finding('cores', findings.OK, str(count))
+  return findings.ok('cores', str(count))
 
 
 def check_memory(available_bytes: int | None = None) -> findings.Finding:
@@ -101,21 +91,17 @@ def check_memory(available_bytes: int | None = None) -> findings.Finding:
   if available_bytes is None:
     available_bytes = _available_memory()
   if available_bytes is None:
-    return findings.Finding(
-      'memory',
-      findings.WARNING,
-      'could not be read',
-      'see that 3 GiB are available',
+    return findings.warning(
+      'memory', 'could not be read', 'see that 3 GiB are available'
     )
   detail = f'{available_bytes / _GIB:.1f} GiB available'
   if available_bytes < _MIN_MEMORY_BYTES:
-    return findings.Finding(
+    return findings.warning(
       'memory',
-      findings.WARNING,
       f'{detail}; a run needs about 3',
       'end other programs or raise the container limit',
     )
-  return findings.Finding('memory', findings.OK, detail)
+  return findings.ok('memory', detail)
 
 
 def check_orphans(
@@ -133,13 +119,12 @@ def check_orphans(
       orphans.append(int(directory.name))
   if orphans:
     pids = ' '.join(map(str, sorted(orphans)))
-    return findings.Finding(
+    return findings.warning(
       'orphan workers',
-      findings.WARNING,
       f'{len(orphans)} TFF workers run without their program',
       f'kill {pids}',
     )
-  return findings.Finding('orphan workers', findings.OK, 'none')
+  return findings.ok('orphan workers', 'none')
 
 
 def check_isolation(
@@ -147,12 +132,9 @@ def check_isolation(
 ) -> findings.Finding:
   """Checks that TFF workers get a network of their own."""
   if can_seal():
-    return findings.Finding(
-      'worker isolation', findings.OK, 'workers have their own network'
-    )
-  return findings.Finding(
+    return findings.ok('worker isolation', 'workers have their own network')
+  return findings.warning(
     'worker isolation',
-    findings.WARNING,
     "a TFF worker's port is open on all interfaces while it runs: this kernel or"
     ' container forbids unprivileged user namespaces',
     'sysctl kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu), docker run'
@@ -167,17 +149,14 @@ def check_accelerator(
 ) -> findings.Finding:
   """Checks that a GPU, where there is one, has its libraries."""
   if not device.exists():
-    return findings.Finding('accelerator', findings.OK, 'none; runs on the CPU')
+    return findings.ok('accelerator', 'none; runs on the CPU')
   if installed('nvidia') is None:
-    return findings.Finding(
+    return findings.warning(
       'accelerator',
-      findings.WARNING,
       'a GPU without its CUDA libraries; runs on the CPU',
       f'{findings.SYNC} --extra gpu',
     )
-  return findings.Finding(
-    'accelerator', findings.OK, 'a GPU and its CUDA libraries'
-  )
+  return findings.ok('accelerator', 'a GPU and its CUDA libraries')
 
 
 def _available_memory() -> int | None:

@@ -36,10 +36,9 @@ def check_python(version: tuple[int, ...] | None = None) -> findings.Finding:
   version = tuple(version or sys.version_info[:3])
   text = '.'.join(map(str, version))
   if version[:2] == (3, 11):
-    return findings.Finding('python', findings.OK, text)
-  return findings.Finding(
+    return findings.ok('python', text)
+  return findings.fault(
     'python',
-    findings.FAULT,
     f'{text}; TFF 0.87 has wheels for Python 3.11 at most, this code needs it',
     f'uv python install 3.11 && {findings.SYNC}',
   )
@@ -69,11 +68,7 @@ def check_packages(
   try:
     from packaging import requirements as packaging_requirements
   except ImportError:
-    return [
-      findings.Finding(
-        'packages', findings.FAULT, 'packaging is not installed', _REPAIR
-      )
-    ]
+    return [findings.fault('packages', 'packaging is not installed', _REPAIR)]
   bad, count = [], 0
   for text in requirements:
     requirement = packaging_requirements.Requirement(text)
@@ -84,11 +79,7 @@ def check_packages(
     try:
       version = version_of(name)
     except importlib.metadata.PackageNotFoundError:
-      bad.append(
-        findings.Finding(
-          name, findings.FAULT, f'missing; needed {wanted}', _REPAIR
-        )
-      )
+      bad.append(findings.fault(name, f'missing; needed {wanted}', _REPAIR))
       continue
     if wanted.contains(version, prereleases=True):
       continue
@@ -98,10 +89,8 @@ def check_packages(
         ' (without the lock pip falls back to an old TFF: the jaxlib that'
         ' 0.87 pins is not on PyPI)'
       )
-    bad.append(findings.Finding(name, findings.FAULT, detail, _REPAIR))
-  return bad or [
-    findings.Finding('packages', findings.OK, f'{count} at their versions')
-  ]
+    bad.append(findings.fault(name, detail, _REPAIR))
+  return bad or [findings.ok('packages', f'{count} at their versions')]
 
 
 def check_worker(package: pathlib.Path | None = None) -> findings.Finding:
@@ -109,28 +98,22 @@ def check_worker(package: pathlib.Path | None = None) -> findings.Finding:
   if package is None:
     spec = importlib.util.find_spec('tensorflow_federated')
     if spec is None or spec.origin is None:
-      return findings.Finding(
-        'tff worker', findings.FAULT, 'TFF is not installed', _REPAIR
-      )
+      return findings.fault('tff worker', 'TFF is not installed', _REPAIR)
     package = pathlib.Path(spec.origin).parent
   binary = package / 'data' / findings.WORKER
   if not binary.is_file():
-    return findings.Finding(
+    return findings.fault(
       'tff worker',
-      findings.FAULT,
       f'{binary} is missing',
       f'{findings.SYNC} --reinstall-package tensorflow-federated',
     )
   if not os.access(binary, os.X_OK):
-    return findings.Finding(
+    return findings.fault(
       'tff worker',
-      findings.FAULT,
       f'{binary} may not be executed',
       f'chmod +x {binary}   (and mount the disk without noexec)',
     )
-  return findings.Finding(
-    'tff worker', findings.OK, f'{binary.stat().st_size >> 20} MiB binary'
-  )
+  return findings.ok('tff worker', f'{binary.stat().st_size >> 20} MiB binary')
 
 
 def check_imports(program: str = _DEEP_PROGRAM) -> findings.Finding:
@@ -145,14 +128,10 @@ def check_imports(program: str = _DEEP_PROGRAM) -> findings.Finding:
       timeout=_DEEP_TIMEOUT_SECONDS,
     )
   except subprocess.TimeoutExpired:
-    return findings.Finding(
-      'imports', findings.FAULT, 'took over 300 s', _REPAIR
-    )
+    return findings.fault('imports', 'took over 300 s', _REPAIR)
   if process.returncode:
     last = (process.stderr.strip().splitlines() or ['no message'])[-1]
-    return findings.Finding('imports', findings.FAULT, last, _REPAIR)
+    return findings.fault('imports', last, _REPAIR)
   seconds = time.monotonic() - start
   detail = process.stdout.strip().splitlines()[-1]
-  return findings.Finding(
-    'imports', findings.OK, f'{detail} GPUs, {seconds:.0f} s'
-  )
+  return findings.ok('imports', f'{detail} GPUs, {seconds:.0f} s')

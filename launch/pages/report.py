@@ -5,8 +5,7 @@ do not belong in a machine-readable report.
 """
 
 import dataclasses
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import numpy as np
 from launch.pages import charts
 from launch.pages import jinja
 from launch.pages import report_schema
-from tff_dpemb.artifacts import storage
 from tff_dpemb.privacy import guarantee
 
 # The usual words for user-level epsilon (Gboard's production launches).
@@ -76,34 +74,11 @@ class ReportPictures:
   gallery: Sequence[GalleryRow] = ()
 
 
-def render(
-  report: report_schema.Report,
-  *,
-  pictures: ReportPictures,
-  output: str | os.PathLike[str],
-) -> None:
-  """Writes the page of a report to `output`, whole or not at all.
-
-  No other user of the machine may read it: it holds figures without noise.
-
-  Raises:
-    ArtifactError: `output` could not be written.
-  """
-  text = render_text(report, pictures=pictures)
-  storage.atomic_write_bytes(output, text.encode(), is_private=True)
-
-
-def render_text(
-  report: report_schema.Report, *, pictures: ReportPictures
-) -> str:
-  """Returns the HTML of a report."""
-  rates = sorted(report.verification.recall_at_far, key=float)
-  return jinja.render(
+def to_html(report: report_schema.Report, *, pictures: ReportPictures) -> str:
+  """Returns the page of a report; like it, for an operator's eyes only."""
+  return _render(
     'report.html.j2',
-    filters=_filters(),
-    report=report,
-    rates=rates,
-    strictest=rates[0],
+    report,
     strength=strength_of(report.privacy.epsilon),
     facts=_flatten(report.run),
     title=str(report.run.get('name', 'run')),
@@ -118,16 +93,16 @@ def render_text(
   )
 
 
-def render_summary(report: report_schema.Report) -> str:
+def to_text(report: report_schema.Report) -> str:
   """Returns the main figures as some lines of text."""
-  return jinja.render('summary.txt.j2', filters=_filters(), report=report)
+  return _render('summary.txt.j2', report)
 
 
-def _filters() -> dict[str, Any]:
+def _render(template: str, report: report_schema.Report, **values: Any) -> str:
   def bare_epsilon(value: float | None) -> str:
     return guarantee.epsilon_text(guarantee.epsilon_from_json(value))
 
-  return {
+  filters: dict[str, Callable[..., Any]] = {
     'epsilon': epsilon_text,
     'bare_epsilon': bare_epsilon,
     'adjacency': adjacency_text,
@@ -137,6 +112,10 @@ def _filters() -> dict[str, Any]:
     'rate': lambda rate: f'{float(rate):g}',
     'image': charts.image_url,
   }
+  rates = sorted(report.verification.recall_at_far, key=float)
+  return jinja.render(
+    template, filters=filters, report=report, rates=rates, **values
+  )
 
 
 def epsilon_text(epsilon: float | None) -> str:

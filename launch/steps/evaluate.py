@@ -27,9 +27,6 @@ def evaluate(run: opened.OpenRun) -> None:
   if stamp.read() is not None:
     return
   images, labels, _ = run.test.read_all()
-  backbone = embedding_model.build_backbone(
-    run.config.model, run.test.image_shape
-  )
   measure = functools.partial(
     figures.measure,
     identities=labels[user_store.IDENTITY],
@@ -41,7 +38,9 @@ def evaluate(run: opened.OpenRun) -> None:
   ):
     content = {}
     for name, path in weights.items():
-      embedding_model.set_weights(backbone, embedding_model.load_weights(path))
+      backbone = embedding_model.load_backbone(
+        run.config.model, run.test.image_shape, path
+      )
       content[name] = measure(embedding_model.embed(backbone, images))
     content['pixels'] = measure(figures.pixel_embeddings(images))
     stamp.write(content)

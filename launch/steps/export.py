@@ -34,8 +34,9 @@ def export(run: opened.OpenRun) -> None:
   if done is not None and (run.paths.export / str(done['version'])).exists():
     return
   image_shape = run.validation.image_shape
-  backbone = embedding_model.build_backbone(run.config.model, image_shape)
-  embedding_model.set_weights(backbone, embedding_model.load_weights(weights))
+  backbone = embedding_model.load_backbone(
+    run.config.model, image_shape, weights
+  )
   images = run.validation.read_first(run.config.export.parity_images)
   with progress.stage('export: SavedModel and TFLite'):
     _ = run.ledger  # A damaged one is refused before the work.

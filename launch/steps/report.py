@@ -46,11 +46,11 @@ def report(run: opened.OpenRun) -> None:
         'privacy': _privacy(run, trained),
         'verification': _verification(figures),
         'retrieval': _retrieval(figures),
-        'export': _export(exported),
-        'serving': {
-          key: serving[key]
-          for key in ('lookups', 'agreement_with_exact', 'seconds')
+        'export': {
+          **_pick(exported, 'saved_model', 'tflite', 'min_cosine'),
+          'digest': exported['model_digest'],
         },
+        'serving': _pick(serving, 'lookups', 'agreement_with_exact', 'seconds'),
         'synthetic': _synthetic(synthetic, compared),
         'run': _facts(run),
       },
@@ -58,29 +58,26 @@ def report(run: opened.OpenRun) -> None:
     )
     # An operator's view: it holds figures without noise.
     document.write(places.report_json, is_private=True)
-    report_page.render(
-      document, pictures=_pictures(run, figures), output=places.report_html
+    page = report_page.to_html(document, pictures=_pictures(run, figures))
+    storage.atomic_write_bytes(
+      places.report_html, page.encode(), is_private=True
     )
-  click.echo(report_page.render_summary(document))
+  click.echo(report_page.to_text(document))
   click.echo(f'report: {places.report_html}')
 
 
 def _training(run: opened.OpenRun, trained: dict[str, Any]) -> dict[str, Any]:
   # Expected numbers, which are public; exact ones are in restricted/.
-  training = run.config.training
+  training, plan = run.config.training, trained['plan']
   examples = (
     trained['rounds']
-    * trained['plan']['users_per_round']
+    * plan['users_per_round']
     * min(training.max_examples_per_user, run.config.data.images_per_identity)
     * training.backbone_epochs
   )
   return {
-    'rounds': trained['rounds'],
-    'replayed_rounds': trained['replayed_rounds'],
-    'population': trained['plan']['population'],
-    'users_per_round': trained['plan']['users_per_round'],
-    'virtual_clients': trained['plan']['virtual_clients'],
-    'seconds': trained['seconds'],
+    **_pick(trained, 'rounds', 'replayed_rounds', 'seconds'),
+    **_pick(plan, 'population', 'users_per_round', 'virtual_clients'),
     'examples_per_second': examples / max(trained['seconds'], 1e-9),
   }
 
@@ -143,25 +140,19 @@ def _retrieval(figures: dict[str, Any]) -> dict[str, Any]:
   }
 
 
-def _export(exported: dict[str, Any]) -> dict[str, Any]:
-  return {
-    **{key: exported[key] for key in ('saved_model', 'tflite', 'min_cosine')},
-    'digest': exported['model_digest'],
-  }
-
-
 def _synthetic(
   synthetic: dict[str, Any], compared: dict[str, Any]
 ) -> dict[str, Any]:
   return {
-    **{
-      key: synthetic[key] for key in ('examples', 'epsilon', 'delta', 'classes')
-    },
+    **_pick(synthetic, 'examples', 'epsilon', 'delta', 'classes'),
+    **_pick(compared, 'chance', 'share_of_real'),
     'accuracy': compared['accuracy']['value'],
     'accuracy_on_real': compared['accuracy_on_real']['value'],
-    'chance': compared['chance'],
-    'share_of_real': compared['share_of_real'],
   }
+
+
+def _pick(found: dict[str, Any], *names: str) -> dict[str, Any]:
+  return {name: found[name] for name in names}
 
 
 def _facts(run: opened.OpenRun) -> dict[str, Any]:

@@ -73,11 +73,10 @@ def _embed_users(
     float32 [n, embedding_dim]; the user of each image, int [n]; whether each
     user was trained on, bool [users].
   """
-  backbone = embedding_model.build_backbone(
-    run.config.model, run.private.image_shape
-  )
-  embedding_model.set_weights(
-    backbone, embedding_model.load_weights(run.paths.training / 'weights.npz')
+  backbone = embedding_model.load_backbone(
+    run.config.model,
+    run.private.image_shape,
+    run.paths.training / 'weights.npz',
   )
   parts: list[np.ndarray] = []
   users: list[int] = []

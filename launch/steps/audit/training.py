@@ -26,7 +26,7 @@ from tff_dpemb.training.execution import executors
 def audit(
   run: opened.OpenRun,
   *,
-  count: int,
+  canaries: int,
   kind: str,
   rounds: int | None,
   clients: int,
@@ -36,7 +36,7 @@ def audit(
 
   Args:
     run: The run.
-    count: Canaries.
+    canaries: How many.
     kind: 'tight': as bad as the plan accounts for, or 'add': they only come or
       go.
     rounds: How many are audited, against what they claim; None: the page's.
@@ -53,13 +53,13 @@ def audit(
       claim, registry.newest_certificate(run.paths.export)
     )
   rng = np.random.default_rng()  # Of canaries: public, it protects nobody.
-  canaries, observed = _observe(
-    run, plan, rng, count=count, kind=kind, clients=clients
+  planted, observed = _observe(
+    run, plan, rng, count=canaries, kind=kind, clients=clients
   )
-  scores = audit_canaries.scores(plan, canaries, observed.products)
+  scores = audit_canaries.scores(plan, planted, observed.products)
   found = bounds.audit(
-    scores[canaries.inside],
-    scores[~canaries.inside],
+    scores[planted.inside],
+    scores[~planted.inside],
     claim=claim,
     confidence=confidence,
     coins=True,
@@ -69,10 +69,10 @@ def audit(
   return {
     'method': 'canary users through the real rounds (arXiv 2302.03098)',
     'mode': 'all iterates, likelihood ratio',
-    'kind': canaries.kind,
+    'kind': planted.kind,
     'rounds': plan.rounds,
     'claimed_by': claimed_by,
-    'estimates': training_audit.estimates(canaries, observed, plan.delta),
+    'estimates': training_audit.estimates(planted, observed, plan.delta),
     **found.to_json(),
     'model': 'thrown away; nothing was published and no private user was read',
   }

@@ -7,7 +7,6 @@ import pytest
 
 from launch.pages import report
 from launch.pages import report_schema
-from tff_dpemb.artifacts import storage
 
 _REPORT = {
   'schema': 'dpemb.report/2',
@@ -159,11 +158,8 @@ class _Page(html.parser.HTMLParser):
 
 
 class TestRender:
-  def test_page_is_whole_and_opens_without_a_network(self, pictures, tmp_path):
-    output = tmp_path / 'run' / 'report.html'
-    report.render(_read(_REPORT), pictures=pictures, output=output)
-    assert output.stat().st_mode & 0o777 == 0o600  # Figures without noise.
-    text = output.read_text()
+  def test_page_is_whole_and_opens_without_a_network(self, pictures):
+    text = report.to_html(_read(_REPORT), pictures=pictures)
     page = _Page(text)
     assert page.open == []
     assert 'http://' not in text and 'https://' not in text
@@ -173,14 +169,14 @@ class TestRender:
         assert value.startswith('data:image/png;base64,')
 
   def test_every_picture_has_a_text(self, pictures):
-    text = report.render_text(_read(_REPORT), pictures=pictures)
+    text = report.to_html(_read(_REPORT), pictures=pictures)
     page = _Page(text)
     assert len(page.images) == 2 + 3
     assert all(image['alt'].strip() for image in page.images)
     assert len(re.findall(r'<svg[^>]* role="img" aria-label="[^"]+', text)) == 2
 
   def test_outline(self, pictures):
-    page = _Page(report.render_text(_read(_REPORT), pictures=pictures))
+    page = _Page(report.to_html(_read(_REPORT), pictures=pictures))
     assert page.headings[0] == 'h1'
     assert set(page.headings[1:]) == {'h2'}
 
@@ -208,32 +204,41 @@ class TestRender:
   )
   def test_figures_are_on_the_page(self, pictures, words):
     assert (
-      words in _Page(report.render_text(_read(_REPORT), pictures=pictures)).text
+      words in _Page(report.to_html(_read(_REPORT), pictures=pictures)).text
     )
 
   def test_strong_guarantee_has_no_warning(self, pictures):
-    text = report.render_text(
-      _changed('privacy.epsilon', 0.9), pictures=pictures
-    )
+    text = report.to_html(_changed('privacy.epsilon', 0.9), pictures=pictures)
     assert 'guarantee is weak' not in _Page(text).text
     assert 'per user; strong' in _Page(text).text
 
   def test_without_pictures(self):
     page = _Page(
-      report.render_text(_read(_REPORT), pictures=report.ReportPictures())
+      report.to_html(_read(_REPORT), pictures=report.ReportPictures())
     )
     assert page.images == []
     assert 'The data' not in page.text
     assert 'Verification' in page.text
 
-  def test_unwritable_output(self, tmp_path):
-    (tmp_path / 'file').write_text('')
-    with pytest.raises(storage.ArtifactError, match='could not be written'):
-      report.render(
-        _read(_REPORT),
-        pictures=report.ReportPictures(),
-        output=tmp_path / 'file' / 'report.html',
-      )
+
+def test_the_summary_has_the_main_figures():
+  lines = report.to_text(_read(_REPORT)).splitlines()
+  assert lines[:4] == [
+    '',
+    'demo <run>: held-out identities',
+    '  recall@FAR 0.001  0.512   (pretraining only 0.130, pixels 0.020)',
+    '  recall@FAR 0.1    0.951   (pretraining only 0.620, pixels 0.310)',
+  ]
+  text = '\n'.join(lines)
+  for words in (
+    '  recall@1          0.780\n',
+    '(user level, delta 0.0002, 31 noise draws)\n',
+    '  epsilon           4.123e+04   (naive 412.3, without amplification',
+    '  extrapolated to   1,000,000 users, 111,304 a round: 3.02   (not run)\n',
+    'synthetic embeddings (user-level epsilon 8)\n',
+    '  accuracy          0.610   (trained on real 0.740, chance 0.100)',
+  ):
+    assert words in text
 
 
 @pytest.mark.parametrize(
