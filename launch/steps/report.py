@@ -62,7 +62,7 @@ def report(run: opened.OpenRun) -> None:
     storage.atomic_write_bytes(
       places.report_html, page.encode(), is_private=True
     )
-  click.echo(report_page.to_text(document))
+  click.echo(report_page.to_text(document), nl=False)
   click.echo(f'report: {places.report_html}')
 
 

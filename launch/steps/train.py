@@ -39,11 +39,11 @@ def train(run: opened.OpenRun) -> None:
   )
   if stamp.read() is not None:
     return
-  plan = run.plan
   pure = lifted_backbone(run, run.private.image_shape)
   initial = embedding_model.load_weights(start)
   with contextlib.ExitStack() as stack:
     stack.enter_context(progress.stage('DP-FedEmb rounds on private users'))
+    # Here, at its first use, the whole chain of the ledger is verified.
     lease = run.ledger.acquire_lease(run.config.name, 'train')
     stack.callback(run.ledger.release_lease, lease)
     refuse_another_start(run, stamp.inputs)
@@ -58,7 +58,7 @@ def train(run: opened.OpenRun) -> None:
     )
     result = program.train(
       run.config,
-      plan=plan,
+      plan=run.plan,
       store=run.private,
       pure=pure,
       initial_weights=initial,
@@ -78,8 +78,8 @@ def train(run: opened.OpenRun) -> None:
       'seconds': result.seconds,
       'final_clip_norm': result.final_clip_norm,
       'participation': result.participation,
-      'plan': plan.to_json(),
-      'plan_digest': plan.digest(),
+      'plan': run.plan.to_json(),
+      'plan_digest': run.plan.digest(),
       'private_store': run.private.digest,
     }
   )

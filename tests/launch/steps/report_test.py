@@ -69,6 +69,7 @@ def test_figures_are_those_of_the_steps_and_of_the_ledger(finished, capsys):
   assert 'Held-out test users' not in page
   shown = capsys.readouterr().out
   assert 'some: held-out identities' in shown
+  assert '\n\n' not in shown.partition('held-out identities')[2]
   assert f'report: {paths.report_html}\n' in shown
 
 

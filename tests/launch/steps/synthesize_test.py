@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import sqlite3
 import sys
 import types
 
@@ -162,3 +163,24 @@ def test_data_of_another_population_are_found_before_anything_is_embedded(run):
     synthesize.synthesize(run)
   assert len(_draws(run)) == 1
   assert not run.paths.restricted.exists()
+
+
+def test_a_ledger_that_was_edited_since_it_was_opened_charges_nothing(run):
+  """As in a quick start, whose training has opened it hours before."""
+  run.ledger.charge(
+    population=run.config.privacy.population,
+    release='some/model',
+    run='some',
+    event=run.plan.round_event(),
+  )
+  path = run.paths.runs / 'ledger.sqlite'
+  with contextlib.closing(sqlite3.connect(path)) as raw:
+    for action in ('update', 'delete'):
+      raw.execute(f'DROP TRIGGER entries_no_{action}')
+    raw.execute("UPDATE entries SET run = 'other'")
+    raw.commit()
+  with pytest.raises(
+    ledger_lib.LedgerDamagedError, match='nothing was charged'
+  ):
+    synthesize.synthesize(run)
+  assert len(_draws(run)) == 1
