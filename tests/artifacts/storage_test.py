@@ -46,6 +46,12 @@ class TestAtomicWrite:
       os.umask(old)
     assert stat.S_IMODE((tmp_path / 'x').stat().st_mode) == 0o600
 
+  def test_a_secret_is_made_once_and_is_its_owners_alone(self, tmp_path):
+    path = tmp_path / 'deep' / 'key'
+    assert storage.read_or_make_secret(path, lambda: b'one') == b'one'
+    assert storage.read_or_make_secret(path, lambda: b'two') == b'one'
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
   def test_full_disk_keeps_the_old_file(self, tmp_path, monkeypatch):
     path = tmp_path / 'x.json'
     storage.atomic_write_json(path, {'a': 1})

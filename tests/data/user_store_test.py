@@ -56,6 +56,21 @@ class TestReading:
     assert store.class_name('identity', 2) == 'c'
     assert store.examples_per_user.tolist() == [3, 1, 7]
 
+  def test_ids_of_examples_are_in_the_order_of_read_all(self, path):
+    store = user_store.UserStore.open(path)
+    ids = store.example_ids()
+    assert ids[:5] == ['ann/0', 'ann/1', 'ann/2', 'bob/0', 'cy/0']
+    _, _, owners = store.read_all()
+    assert [name.split('/')[0] for name in ids] == [
+      store.user_id(int(owner)) for owner in owners
+    ]
+
+  @pytest.mark.parametrize('count', [1, 3, 4, 5, 11, 40])
+  def test_first_images_are_those_of_read_all(self, path, count):
+    store = user_store.UserStore.open(path)
+    images, _, _ = store.read_all()
+    np.testing.assert_array_equal(store.read_first(count), images[:count])
+
   def test_a_store_is_its_owners_alone(self, path):
     assert path.stat().st_mode & 0o777 == 0o700
 

@@ -23,7 +23,7 @@ import socket
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,22 @@ def atomic_write_bytes(
       with contextlib.suppress(OSError):
         os.unlink(temporary)
     raise ArtifactError(_explain(path, error)) from error
+
+
+def read_or_make_secret(
+  path: str | os.PathLike[str], make: Callable[[], bytes]
+) -> bytes:
+  """Returns the secret at `path`; where there is none, keeps what `make` gives.
+
+  It is its owner's alone (mode 0600) from the first byte on.
+
+  Raises:
+    ArtifactError: It could not be written.
+  """
+  path = pathlib.Path(path)
+  if not path.exists():
+    atomic_write_bytes(path, make(), is_private=True)
+  return path.read_bytes()
 
 
 def atomic_write_json(

@@ -268,6 +268,20 @@ class UserStore:
       ),
     )
 
+  def example_ids(self) -> list[str]:
+    """Returns `user/position` of each example, in the order of `read_all`."""
+    return [
+      f'{self.user_id(user)}/{position}'
+      for user, count in enumerate(self._num_examples.tolist())
+      for position in range(count)
+    ]
+
+  def read_first(self, count: int) -> np.ndarray:
+    """Returns up to `count` images, uint8 [n, h, w, c], user after user."""
+    owners = np.searchsorted(np.cumsum(self._num_examples), count) + 1
+    users = range(min(int(owners), self.num_users))
+    return self.read_all(users=users)[0][:count]
+
   @property
   def shards(self) -> list[store_format.FileInfo]:
     """The files that hold the examples, in order."""

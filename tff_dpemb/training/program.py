@@ -384,16 +384,12 @@ def _schedule_key(
   """Returns the run's key of `cohorts.Schedule`; made when the run starts."""
   if not isinstance(plan.sampler, samplers.MinSeparationSampler):
     return b''
-  if path.exists():
-    return path.read_bytes()
-  if rounds_done:
+  if rounds_done and not path.exists():
     raise TrainingError(
       f'{str(path)!r} must exist: it says which users come next, and'
       f' {rounds_done} rounds were made by it; restore it, or set another name.'
     )
-  key = cohorts.new_schedule_key()
-  storage.atomic_write_bytes(path, key, is_private=True)
-  return key
+  return storage.read_or_make_secret(path, cohorts.new_schedule_key)
 
 
 def _save(directory, number, state, plan, training) -> None:

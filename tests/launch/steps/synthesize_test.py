@@ -1,6 +1,8 @@
-"""Look-ups against brute force; what is refused before it is paid for."""
+"""What is refused before it is paid for."""
 
+import contextlib
 import pathlib
+import sqlite3
 import sys
 import types
 
@@ -9,8 +11,9 @@ import numpy as np
 import pytest
 
 from launch.run import directory
-from launch.steps import publishing
-from launch.steps import training
+from launch.run import opened
+from launch.run import stamps
+from launch.steps import synthesize
 from tff_dpemb import config
 from tff_dpemb.artifacts import storage
 from tff_dpemb.data import user_store
@@ -19,29 +22,6 @@ from tff_dpemb.pipelines import embed
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-_GALLERY = np.array([[1, 0], [0.8, 0.6], [0, 1], [-1, 0]], np.float32)
-
-
-@pytest.mark.parametrize(
-  'found, expected',
-  [
-    ([0, 1, 2], True),
-    ([0, 2, 1], False),  # Wrong order.
-    ([0, 1, 3], False),  # A farther item.
-    ([0, 0, 1], False),  # One item twice.
-  ],
-)
-def test_neighbours_must_be_those_of_brute_force(found, expected):
-  query = np.array([1, 0], np.float32)
-  assert publishing.agrees_with_exact(query, _GALLERY, found) is expected
-
-
-def test_only_cosines_that_float32_cannot_tell_apart_may_change_places():
-  query = np.array([1, 0], np.float32)
-  near = np.array([[1, 0], [1 - 1e-7, 0], [1 - 1e-4, 0]], np.float64)
-  assert publishing.agrees_with_exact(query, near, [1, 0, 2])
-  assert not publishing.agrees_with_exact(query, near, [0, 2, 1])
 
 
 class _Encoder:
@@ -79,7 +59,7 @@ def run(tmp_path, monkeypatch):
         images = rng.integers(0, 256, [3, 4, 4, 1]).astype(np.uint8)
         writer.add_user(f'{split}-{user}', images, {'category': 0})
   monkeypatch.setattr(
-    publishing.registry,
+    synthesize.registry,
     'open_export',
     lambda path: types.SimpleNamespace(
       digest=_Encoder.digest, path=pathlib.Path('export')
@@ -108,13 +88,14 @@ def run(tmp_path, monkeypatch):
       },
     }
   )
-  made = directory.RunDirectory(page, runs=tmp_path / 'runs')
-  made.root.mkdir(parents=True)
-  return made
+  paths = directory.RunDirectory(page, runs=tmp_path / 'runs')
+  paths.root.mkdir(parents=True)
+  with opened.open_run(paths) as made:
+    yield made
 
 
 def _draws(run):
-  with ledger_lib.Ledger.open(run.ledger_url) as ledger:
+  with ledger_lib.Ledger.open(run.paths.ledger_url) as ledger:
     return ledger.entries(kind='draw')
 
 
@@ -122,72 +103,84 @@ def test_held_out_users_without_the_classes_are_found_before_the_charge(run):
   with pytest.raises(
     classification.EvaluationError, match='some of the declared classes'
   ):
-    publishing.synthesize(run)
+    synthesize.synthesize(run)
   assert _draws(run) == []
 
 
+@contextlib.contextmanager
 def _with(run, section, **changes):
   """The run with another page."""
   content = run.config.model_dump(mode='json')
   content[section].update(changes)
   page = config.from_mapping(content)
-  return directory.RunDirectory(page, runs=run.runs)
+  paths = directory.RunDirectory(page, runs=run.paths.runs)
+  with opened.open_run(paths) as made:
+    yield made
 
 
 def test_a_delta_that_gives_a_user_away_is_found_before_the_charge(run):
-  other = _with(run, 'synthesis', delta=0.5)
-  with pytest.raises(training.StageError, match='synthesis.delta must be in'):
-    publishing.synthesize(other)
+  with _with(run, 'synthesis', delta=0.5) as other:
+    with pytest.raises(stamps.StageError, match='synthesis.delta must be in'):
+      synthesize.synthesize(other)
   assert _draws(run) == []
 
 
 def test_another_adjacency_is_found_before_the_charge(run):
   """A synthetic set's noise is made for add-or-remove-one alone."""
-  other = _with(
+  with _with(
     run,
     'privacy',
     sampler='fixed-size',
     adjacency='replace-one-user',
     share_virtual_clients=True,
-  )
-  with pytest.raises(training.StageError, match='must be add-or-remove-one'):
-    publishing.synthesize(other)
+  ) as other:
+    with pytest.raises(stamps.StageError, match='must be add-or-remove-one'):
+      synthesize.synthesize(other)
   assert _draws(run) == []
 
 
-def test_a_published_digest_of_private_data_is_its_owners_alone(run):
-  digest = user_store.UserStore.open(run.store('private')).digest
-  blinded = publishing._blinded(run, digest)
-  assert blinded != digest
-  assert len(blinded) == 64
-  assert publishing._blinded(run, digest) == blinded
-  assert publishing._blinded(run, 'e' * 64) != blinded
-  (run.restricted / 'provenance.key').unlink()
-  assert publishing._blinded(run, digest) != blinded
-
-
 def test_an_audit_that_contradicts_is_found_before_the_charge(run):
-  (run.root / 'audit').mkdir()
+  (run.paths.root / 'audit').mkdir()
   storage.atomic_write_json(
-    run.root / 'audit' / 'audit.json', {'synthetic': {'verdict': 'VIOLATION'}}
+    run.paths.root / 'audit' / 'audit.json',
+    {'synthetic': {'verdict': 'VIOLATION'}},
   )
-  with pytest.raises(training.StageError, match='nothing was published'):
-    publishing.synthesize(run)
+  with pytest.raises(stamps.StageError, match='nothing was published'):
+    synthesize.synthesize(run)
   assert _draws(run) == []
 
 
 def test_data_of_another_population_are_found_before_anything_is_embedded(run):
-  with ledger_lib.Ledger.open(run.ledger_url) as ledger:
+  with ledger_lib.Ledger.open(run.paths.ledger_url) as ledger:
     ledger.charge(
       population='faces',
       release='other/model',
       run='other',
-      event=training.private_plan(run).round_event(),
-      details={
-        'data_digest': user_store.UserStore.open(run.store('private')).digest
-      },
+      event=run.plan.round_event(),
+      details={'data_digest': run.private.digest},
     )
   with pytest.raises(ledger_lib.LedgerError, match="population 'faces'"):
-    publishing.synthesize(run)
+    synthesize.synthesize(run)
   assert len(_draws(run)) == 1
-  assert not run.restricted.exists()
+  assert not run.paths.restricted.exists()
+
+
+def test_a_ledger_that_was_edited_since_it_was_opened_charges_nothing(run):
+  """As in a quick start, whose training has opened it hours before."""
+  run.ledger.charge(
+    population=run.config.privacy.population,
+    release='some/model',
+    run='some',
+    event=run.plan.round_event(),
+  )
+  path = run.paths.runs / 'ledger.sqlite'
+  with contextlib.closing(sqlite3.connect(path)) as raw:
+    for action in ('update', 'delete'):
+      raw.execute(f'DROP TRIGGER entries_no_{action}')
+    raw.execute("UPDATE entries SET run = 'other'")
+    raw.commit()
+  with pytest.raises(
+    ledger_lib.LedgerDamagedError, match='nothing was charged'
+  ):
+    synthesize.synthesize(run)
+  assert len(_draws(run)) == 1
