@@ -40,7 +40,7 @@ _EVERY_LAYER = (
 )
 _BASE = ('config', 'images', 'processes', 'artifacts')
 _MAY_IMPORT = {
-  'config': (),
+  'config': ('artifacts',),  # the one canonical JSON, for the page's digest
   'images': (),
   'processes': (),
   'artifacts': ('processes',),

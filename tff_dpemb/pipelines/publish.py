@@ -403,9 +403,7 @@ def _is_published(made: SyntheticRelease, *, certified: bool) -> bool:
 def _embed_public(
   store, export, config, restricted, pipeline_options, open_export
 ) -> embed.Embeddings:
-  has_label = (
-    config.label in user_store.UserStore.open(store).manifest.label_names
-  )
+  has_label = config.label in user_store.UserStore.open(store).label_names
   return embed.embed(
     store=store,
     export=export,

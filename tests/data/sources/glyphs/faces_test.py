@@ -31,7 +31,7 @@ class TestKnownFaces:
 
   def test_the_licence_page_names_every_bundled_face(self):
     page = (
-      importlib.resources.files('tff_dpemb.data.sources')
+      importlib.resources.files('tff_dpemb.data.sources.glyphs')
       .joinpath(licences.FILE_NAME)
       .read_text(encoding='utf-8')
     )
