@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 from tff_dpemb.training.execution import executors
 from tff_dpemb.training.execution import round_form
 from tff_dpemb.training.execution.workers import device
+from tff_dpemb.training.execution.workers import messages
 from tff_dpemb.training.execution.workers import process
 from tff_dpemb.training.execution.workers import remote
 
@@ -61,7 +62,7 @@ def worker(served):
 
 
 def _share(worker, form, clients, *, slots=2):
-  broadcast = remote.encode(form.broadcast(np.float32(3.0)))
+  broadcast = messages.encode(form.broadcast(np.float32(3.0)))
   data = [[np.array(values, np.float32)] for values in clients]
   return worker.run_share(form, broadcast, data, slots=slots)[0]
 
