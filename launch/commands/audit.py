@@ -191,7 +191,7 @@ def _training(
   from tff_dpemb.privacy.audit import canaries as audit_canaries
   from tff_dpemb.training import audit as training_audit
   from tff_dpemb.training import process
-  from tff_dpemb.training import program
+  from tff_dpemb.training import virtual_clients
   from tff_dpemb.training.execution import executors
 
   training.data(run)
@@ -251,7 +251,7 @@ def _training(
   def others(number: int):
     del number
     return [
-      program.client_data(
+      virtual_clients.client_data(
         public,
         rng.choice(public.num_users, per_client, replace=False),
         run.config.training,

@@ -29,6 +29,7 @@ from tff_dpemb.privacy.certificate import against_ledger
 from tff_dpemb.privacy.ledger import leases as leases_lib
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
 from tff_dpemb.privacy.planning import plan as plan_lib
+from tff_dpemb.training import history
 from tff_dpemb.training import pretraining
 from tff_dpemb.training import program
 from tff_dpemb.training.execution import executors
@@ -200,7 +201,7 @@ def train(run: Run) -> None:
     if not checkpoints_exist(run):
       curve.add(0, initial)
 
-    def on_round(report: program.RoundReport) -> None:
+    def on_round(report: history.RoundReport) -> None:
       run.stop_if_requested()
       bar.update(report.round - bar.n)
       bar.set_postfix(
@@ -498,7 +499,7 @@ def draws_of(ledger: ledger_lib.Ledger, run: Run, release: str) -> int:
   return sum(count for _, count in counts)
 
 
-def _spent(ledger, run: Run, plan, report: program.RoundReport) -> float:
+def _spent(ledger, run: Run, plan, report: history.RoundReport) -> float:
   """Returns epsilon of what the run has been charged after a round."""
   draws = draws_of(ledger, run, model_release(run))
   replays = draws - report.round

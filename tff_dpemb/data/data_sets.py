@@ -136,13 +136,13 @@ def write_manifest(
   DataSetManifest(
     source=source,
     options=dict(options),
-    stores={split: store.digest for split, store in stores.items()},
+    stores={split: stores[split].digest for split in SPLITS if split in stores},
   ).write(directory / MANIFEST)
 
 
 def open_stores(
   directory: str | os.PathLike[str],
-) -> dict[Split, user_store.UserStore]:
+) -> dict[str, user_store.UserStore]:
   """Returns the stores of a data set by split; those that exist.
 
   Only `public` may be missing (a data set without public images).
