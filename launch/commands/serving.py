@@ -171,10 +171,9 @@ def index(
       f'store must have images of shape {opened.image_shape}, the'
       f" export's, got {images.image_shape}."
     )
-  if label not in images.manifest.label_names:
+  if label not in images.label_names:
     raise click.UsageError(
-      f'--label must be in {sorted(images.manifest.label_names)}, got'
-      f' {label!r}.'
+      f'--label must be in {sorted(images.label_names)}, got {label!r}.'
     )
   if pathlib.Path(output).exists() and not replace:
     raise click.UsageError(

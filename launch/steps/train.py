@@ -18,6 +18,7 @@ from tff_dpemb.models import embedding_model
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.certificate import against_ledger
 from tff_dpemb.privacy.ledger import leases as leases_lib
+from tff_dpemb.training import history
 from tff_dpemb.training import program
 from tff_dpemb.training.execution import executors
 
@@ -198,7 +199,7 @@ def lifted_backbone(
 def _shown_rounds(run: opened.OpenRun, curve: '_Curve'):
   """Yields what shows a round's report: clip norm, epsilon so far, recall."""
 
-  def show(report: program.RoundReport) -> None:
+  def show(report: history.RoundReport) -> None:
     run.paths.stop_if_requested()
     replays = run.draws_of(run.model_release) - report.round
     charged_at_start = run.plan.is_charged_at_start

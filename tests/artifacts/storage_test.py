@@ -220,7 +220,7 @@ class TestStaleTemporaries:
     stale = tmp_path / f'.out.{dead}.abc_123.tmp'
     _published(stale, 'embeddings')
     (tmp_path / f'.out.{dead}.def.tmp').write_text('embeddings')
-    mine = f'.out.{dead}.{storage._machine()}-k3y.tmp'
+    mine = f'.out.{dead}.{storage._tag()}-k3y.tmp'
     (tmp_path / mine).write_text('embeddings')
     writer(tmp_path / 'out')
     assert _leftovers(tmp_path) == []
@@ -260,7 +260,7 @@ with storage.atomic_directory(sys.argv[1]) as directory:
 
 def test_an_old_directory_that_lost_its_place_is_put_back(tmp_path, dead):
   """A crash between two renames, where names cannot be exchanged."""
-  name = f'.out.{dead}.{storage._machine()}-abc'
+  name = f'.out.{dead}.{storage._tag()}-abc'
   _published(tmp_path / f'{name}.old', 'old')
   _published(tmp_path / f'{name}.tmp', 'new')
   with (

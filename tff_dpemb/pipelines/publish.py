@@ -202,7 +202,7 @@ def embed_store(
 ) -> embed.Embeddings:
   """Returns a store's embeddings, with its classes where it has them."""
   label = request.config.label
-  has_label = label in user_store.UserStore.open(store).manifest.label_names
+  has_label = label in user_store.UserStore.open(store).label_names
   return embed.embed(
     store=store,
     export=request.export,

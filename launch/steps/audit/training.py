@@ -19,7 +19,7 @@ from tff_dpemb.privacy.audit import canaries as audit_canaries
 from tff_dpemb.privacy.planning import plan as plan_lib
 from tff_dpemb.training import audit as training_audit
 from tff_dpemb.training import process
-from tff_dpemb.training import program
+from tff_dpemb.training import virtual_clients
 from tff_dpemb.training.execution import executors
 
 
@@ -167,7 +167,7 @@ def _others(
     run.public.num_users,
   )
   return [
-    program.client_data(
+    virtual_clients.client_data(
       run.public,
       rng.choice(run.public.num_users, users, replace=False),
       run.config.training,
