@@ -1,10 +1,13 @@
 """Whole or not at all, on a disk and in a bucket alike."""
 
+import hashlib
 import stat
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
@@ -53,6 +56,22 @@ def test_damaged_arrays_are_named(root, damaged):
   files.write(path, damaged)
   with pytest.raises(storage.ArtifactError, match=r'sums\.npz.*start anew'):
     files.read_arrays(path, remedy='start anew')
+
+
+def test_tables_are_those_of_the_manifest(root):
+  table = pa.table({'label': [1, 2, 3]})
+  sink = pa.BufferOutputStream()
+  parquet.write_table(table, sink)
+  content = sink.getvalue().to_pybytes()
+  path = files.join(root, 'a.parquet')
+  files.write(path, content)
+  sha256 = hashlib.sha256(content).hexdigest()
+  assert files.read_table(path, sha256, remedy='start anew').equals(table)
+  for other in ('0' * 64, None):
+    with pytest.raises(
+      storage.ArtifactError, match=r'a\.parquet.* SHA-256 .*; start anew'
+    ):
+      files.read_table(path, other, remedy='start anew')
 
 
 class _Note(documents.Document):

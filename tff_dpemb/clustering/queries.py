@@ -91,8 +91,8 @@ class Query:
       labels: [n] int index of the declared class; others (-1) are dropped.
       users: [n] int.
       rows_of_user: [users] rows in declared classes of each user in *all*
-        blocks, indexed by user (`count_rows`). Without it every user must have
-        all rows in this one block.
+        blocks, indexed by user. Without it every user must have all rows in
+        this one block.
 
     Raises:
       ClusteringError: Shapes disagree.
@@ -164,18 +164,6 @@ class Query:
     norms = distances[index, component]
     scale = _SHRINK / np.maximum(norms, self.radius)  # of an infinite norm: 0
     return component, residuals * scale[:, None]
-
-
-def count_rows(
-  labels: np.ndarray, users: np.ndarray, *, classes: int, num_users: int
-) -> np.ndarray:
-  """Returns the rows in declared classes of each user [num_users] int64.
-
-  Blocks add up. Users are 0 .. num_users - 1.
-  """
-  labels = np.asarray(labels)
-  declared = (labels >= 0) & (labels < classes)
-  return np.bincount(np.asarray(users)[declared], minlength=num_users)
 
 
 def add(left: Sums, right: Sums) -> Sums:

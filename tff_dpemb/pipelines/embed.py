@@ -22,7 +22,6 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from tff_dpemb.artifacts import documents
-from tff_dpemb.artifacts import storage
 from tff_dpemb.clustering import errors
 from tff_dpemb.data import user_store
 from tff_dpemb.export import registry
@@ -76,14 +75,11 @@ class Embeddings:
     Raises:
       ArtifactError: The part is missing, or not the one that was written.
     """
-    path = part_path(self.path, index)
-    content = files.read(path, remedy=Manifest.remedy)
-    name = part_name(index)
-    if hashlib.sha256(content).hexdigest() != self.manifest.files[name]:
-      raise storage.ArtifactError(
-        f'{path!r} has another SHA-256 than its manifest; {Manifest.remedy}.'
-      )
-    table = parquet.read_table(pa.BufferReader(content))
+    table = files.read_table(
+      part_path(self.path, index),
+      self.manifest.files[part_name(index)],
+      remedy=Manifest.remedy,
+    )
     flat = table['embedding'].combine_chunks().flatten()
     embeddings = flat.to_numpy(zero_copy_only=False)
     embeddings = embeddings.reshape(len(table), self.manifest.embedding_dim)

@@ -8,6 +8,7 @@ workers read what is there with the same functions.
 """
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -18,8 +19,10 @@ from collections.abc import Mapping
 from typing import TypeAlias, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from apache_beam.io import filesystem
 from apache_beam.io import filesystems
+from pyarrow import parquet
 
 from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
@@ -143,6 +146,22 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
   buffer = io.BytesIO()
   np.savez(buffer, **arrays)
   write(path, buffer.getvalue(), is_private=True)
+
+
+def read_table(path: Path, sha256: str | None, *, remedy: str) -> pa.Table:
+  """Returns the Parquet table in a file, which must have this SHA-256.
+
+  Raises:
+    ArtifactError: It is missing, or has another one; `remedy` says what to do.
+  """
+  content = read(path, remedy=remedy)
+  if hashlib.sha256(content).hexdigest() != sha256:
+    raise storage.ArtifactError(
+      f'{os.fspath(path)!r} has another SHA-256 than its manifest; {remedy}.'
+    )
+  # Without Arrow's pools of threads: a runner has its own, and those that are
+  # left at the end of a process can abort it.
+  return parquet.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
 
 
 def read_document(form: type[_Form], path: Path) -> _Form:

@@ -161,13 +161,11 @@ def read(path: files.Path) -> tuple[np.ndarray, np.ndarray]:
   manifest = files.read_document(
     manifest_lib.Manifest, files.join(path, MANIFEST)
   )
-  file = files.join(path, EMBEDDINGS)
-  content = files.read(file, remedy=manifest_lib.Manifest.remedy)
-  if hashlib.sha256(content).hexdigest() != manifest.files.get(EMBEDDINGS):
-    raise storage.ArtifactError(
-      f'{file!r} has another SHA-256 than its manifest; {manifest_lib.Manifest.remedy}.'
-    )
-  table = parquet.read_table(pa.BufferReader(content))
+  table = files.read_table(
+    files.join(path, EMBEDDINGS),
+    manifest.files.get(EMBEDDINGS),
+    remedy=manifest.remedy,
+  )
   flat = table['embedding'].combine_chunks().flatten().to_numpy()
   embeddings = flat.reshape(len(table), manifest.embedding_dim)
   return embeddings, table['label'].to_numpy()
