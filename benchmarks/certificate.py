@@ -33,7 +33,7 @@ from tff_dpemb.privacy.planning import plan as plan_lib
 _POPULATION = 5000
 _DELTA = plan_lib.default_delta(_POPULATION)
 _PARTS = ('mechanism', 'sampling', 'adjacency', 'accounting', 'statement')
-_KEPT = pathlib.Path(__file__).parent.parent / 'tests/kept'
+_KEPT = pathlib.Path(__file__).parent.parent / 'tests/privacy/kept'
 # Facts that no epsilon depends on, so that only the digest, the signature or
 # the artefact itself can show that they were altered.
 _NO_PART_OF_EPSILON = {

@@ -15,8 +15,6 @@ _RATE = '0.001'
 
 def measure() -> list[runner.Measure]:
   """Trains twice with the quick start's noise and twice without any."""
-  from launch.steps import training
-
   noisy, clean = [], []
   with tempfile.TemporaryDirectory() as folder:
     runs = pathlib.Path(folder)
@@ -27,7 +25,7 @@ def measure() -> list[runner.Measure]:
         f'clean-{repeat}', runs=runs, overrides=['privacy.noise_multiplier=0']
       )
       clean.append(glyph_runs.recall(figures, _RATE))
-    plan = training.private_plan(run)
+    plan = glyph_runs.plan_of(run)
     (extrapolated,) = extrapolation.extrapolate(plan, [_POPULATION])
   drop = 1 - statistics.mean(noisy) / statistics.mean(clean)
   measures = [

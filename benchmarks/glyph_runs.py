@@ -11,6 +11,7 @@ from typing import Any
 from launch.run import directory
 from tff_dpemb import config
 from tff_dpemb.artifacts import storage
+from tff_dpemb.privacy.planning import plan as plan_lib
 
 PAGE = pathlib.Path(__file__).parent.parent / 'launch/configs/quickstart.toml'
 
@@ -25,7 +26,10 @@ def train_and_evaluate(
     runs: Directory of the runs, of their ledger, and of the shared stages.
     overrides: `section.key=value` on the quick start's page.
   """
-  from launch.steps import training
+  from launch.run import opened
+  from launch.steps import evaluate
+  from launch.steps import pretrain
+  from launch.steps import train
 
   page = config.load(
     PAGE,
@@ -36,22 +40,30 @@ def train_and_evaluate(
       *overrides,
     ],
   )
-  run = directory.RunDirectory(page, runs=runs)
-  if not run.data.exists():
+  paths = directory.RunDirectory(page, runs=runs)
+  if not paths.data.exists():
     from tff_dpemb.data.sources.glyphs import source
 
-    source.build_glyphs(run.data, config=page.data)
+    source.build_glyphs(paths.data, config=page.data)
   shared = runs / f'pretrained-{page.digest("model", "pretraining")[:16]}'
-  with run.lock():
-    run.record_config()
+  with paths.lock(), opened.open_run(paths) as run:
+    paths.record_config()
     if shared.exists():
-      shutil.copytree(shared, run.pretrained, dirs_exist_ok=True)
-    training.pretrain(run)
+      shutil.copytree(shared, paths.pretrained, dirs_exist_ok=True)
+    pretrain.pretrain(run)
     if not shared.exists():
-      shutil.copytree(run.pretrained, shared)
-    training.train(run)
-    training.evaluate(run)
-  return storage.read_json(run.evaluation / 'stage.json'), run
+      shutil.copytree(paths.pretrained, shared)
+    train.train(run)
+    evaluate.evaluate(run)
+  return storage.read_json(paths.evaluation / 'stage.json'), paths
+
+
+def plan_of(paths: directory.RunDirectory) -> plan_lib.PrivacyPlan:
+  """Returns the plan of a run."""
+  from launch.run import opened
+
+  with opened.open_run(paths) as run:
+    return run.plan
 
 
 def recall(figures: dict[str, Any], far: str, *, of: str = 'trained') -> float:

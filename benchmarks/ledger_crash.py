@@ -321,7 +321,7 @@ def _tamper() -> list[runner.Measure]:
     subprocess.run(
       [
         *(sys.executable, '-m', 'pytest', '-q', f'--junitxml={report}'),
-        'tests/privacy/ledger_tampering_test.py',
+        'tests/privacy/ledger/tampering_test.py',
       ],
       cwd=_ROOT,
       stdout=subprocess.DEVNULL,

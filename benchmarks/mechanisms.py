@@ -136,7 +136,7 @@ def _measure_training() -> list[runner.Measure]:
         runs=runs,
         overrides=[*overrides, f'privacy.noise_multiplier={noise!r}'],
       )
-      plan = _plan(run)
+      plan = glyph_runs.plan_of(run)
       population = plan.population
       epsilon = plan.guarantee(plan.rounds).epsilon
       target = target or epsilon
@@ -168,9 +168,3 @@ def _calibrated(page, population: int, epsilon: float) -> float:
     page.privacy, population=population, rounds=page.training.rounds
   )
   return calibration.calibrate(plan, epsilon).mechanism.noise_multiplier
-
-
-def _plan(run):
-  from launch.steps import training
-
-  return training.private_plan(run)

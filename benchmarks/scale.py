@@ -94,7 +94,7 @@ def _measure_population() -> list[runner.Measure]:
   """The draw of 320 expected users in 32 virtual clients, by each sampler."""
   from tff_dpemb.data import cohorts
   from tff_dpemb.privacy.planning import settings
-  from tff_dpemb.training import program
+  from tff_dpemb.training import virtual_clients
 
   rng = cohorts.system_rng()
   measures = []
@@ -123,7 +123,7 @@ def _measure_population() -> list[runner.Measure]:
       seconds = []
       for number in range(_ROUNDS):
         start = time.monotonic()
-        program.draw_slots(
+        virtual_clients.draw_slots(
           plan,
           page.training,
           rng,

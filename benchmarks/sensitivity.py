@@ -238,7 +238,7 @@ def _slots(
   from tff_dpemb.privacy.mechanisms import independent
   from tff_dpemb.privacy.mechanisms import samplers
   from tff_dpemb.privacy.planning import plan as plan_lib
-  from tff_dpemb.training import program
+  from tff_dpemb.training import virtual_clients
 
   participation = cases.PARTICIPATION
   plan = plan_lib.PrivacyPlan(
@@ -250,7 +250,7 @@ def _slots(
     rounds=cases.ROUNDS,
     delta=plan_lib.default_delta(population),
   )
-  return program.draw_slots(
+  return virtual_clients.draw_slots(
     plan,
     config.TrainingConfig(max_users_per_virtual_client=limit),
     np.random.default_rng(round_number),

@@ -19,7 +19,7 @@ def measure() -> list[runner.Measure]:
   """Runs the default recipe on a ResNet-50 in one worker."""
   from tff_dpemb.training import process
   from tff_dpemb.training.execution import executors
-  from tff_dpemb.training.execution.workers import remote
+  from tff_dpemb.training.execution.workers import messages
 
   backbone = _build_resnet()
   parameters = sum(int(np.prod(v.shape)) for v in backbone.trainable_variables)
@@ -54,7 +54,7 @@ def measure() -> list[runner.Measure]:
       runner.noted(f'{name}, median', value, unit='s')
       for name, value in parts.items()
     ),
-    *_measure_encoding(state.weights, remote.encode),
+    *_measure_encoding(state.weights, messages.encode),
   ]
 
 

@@ -111,9 +111,9 @@ def _measure_ledger() -> list[runner.Measure]:
 
 
 def _charges(runs: pathlib.Path, name: str, overrides: Sequence[str]) -> Any:
-  from launch.steps import training
+  from launch.run import opened
 
-  _, run = glyph_runs.train_and_evaluate(
+  _, paths = glyph_runs.train_and_evaluate(
     name,
     runs=runs,
     overrides=[
@@ -124,7 +124,7 @@ def _charges(runs: pathlib.Path, name: str, overrides: Sequence[str]) -> Any:
       *overrides,
     ],
   )
-  with training.open_ledger(run) as ledger:
+  with opened.open_run(paths) as run:
     return [
       (
         entry.round_number,
@@ -134,7 +134,7 @@ def _charges(runs: pathlib.Path, name: str, overrides: Sequence[str]) -> Any:
         entry.plan_digest,
         entry.details,
       )
-      for entry in ledger.entries(run=name, kind='draw')
+      for entry in run.ledger.entries(run=name, kind='draw')
     ]
 
 

@@ -42,45 +42,33 @@ _DEBUG_VARIABLE = 'DPEMB_DEBUG'  # 1: print tracebacks of domain errors too
 _WRONG_INPUT = 2
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
-# Name: ('module:attribute', one line of help), in the order of the way
+# Name, module of launch.commands and one line of help, in the order of the way
 # through the product.
+_TABLE = (
+  ('quickstart', 'run', 'Run every stage of one page: data to report.'),
+  ('doctor', 'doctor', 'Check this machine; print the remedies.'),
+  ('data', 'data', 'Make, show and verify image stores.'),
+  ('plan', 'plan', 'Explain what a page would cost.'),
+  ('pretrain', 'run', 'Train on the public store.'),
+  ('train', 'run', 'Run the private rounds, or resume.'),
+  ('worker', 'worker', 'Train for a coordinator on another machine.'),
+  ('evaluate', 'run', 'Measure on held-out identities.'),
+  ('export', 'run', 'Publish SavedModel and TFLite.'),
+  ('index', 'serving', 'Index images for search.'),
+  ('serve', 'serving', 'Answer Embed and Search (gRPC).'),
+  ('embed', 'serving', 'Ask a server for embeddings.'),
+  ('search', 'serving', 'Ask a server for neighbours.'),
+  ('synthesize', 'run', 'Publish private synthetic embeddings.'),
+  ('audit', 'audit', 'Attack it: a bound on epsilon.'),
+  ('report', 'run', 'Write report.json and .html.'),
+  ('ledger', 'ledger', 'Show what was spent, by whom.'),
+  ('certificate', 'certificate', 'Show or verify a certificate.'),
+)
+# By name: ('module:attribute', one line of help). What is not called is not
+# imported.
 COMMANDS: dict[str, tuple[str, str]] = {
-  'quickstart': (
-    'launch.commands.run:quickstart',
-    'Run every stage of one page: data to report.',
-  ),
-  'doctor': (
-    'launch.doctor.checks:doctor',
-    'Check this machine; print the remedies.',
-  ),
-  'data': ('launch.commands.data:data', 'Make, show and verify image stores.'),
-  'plan': ('launch.commands.privacy:plan', 'Explain what a page would cost.'),
-  'pretrain': ('launch.commands.run:pretrain', 'Train on the public store.'),
-  'train': ('launch.commands.run:train', 'Run the private rounds, or resume.'),
-  'worker': (
-    'launch.commands.worker:worker',
-    'Train for a coordinator on another machine.',
-  ),
-  'evaluate': (
-    'launch.commands.run:evaluate',
-    'Measure on held-out identities.',
-  ),
-  'export': ('launch.commands.run:export', 'Publish SavedModel and TFLite.'),
-  'index': ('launch.commands.serving:index', 'Index images for search.'),
-  'serve': ('launch.commands.serving:serve', 'Answer Embed and Search (gRPC).'),
-  'embed': ('launch.commands.serving:embed', 'Ask a server for embeddings.'),
-  'search': ('launch.commands.serving:search', 'Ask a server for neighbours.'),
-  'synthesize': (
-    'launch.commands.synthesis:synthesize',
-    'Publish private synthetic embeddings.',
-  ),
-  'audit': ('launch.commands.audit:audit', 'Attack it: a bound on epsilon.'),
-  'report': ('launch.commands.run:report', 'Write report.json and .html.'),
-  'ledger': ('launch.commands.privacy:ledger', 'Show what was spent, by whom.'),
-  'certificate': (
-    'launch.commands.privacy:certificate',
-    'Show or verify a certificate.',
-  ),
+  name: (f'launch.commands.{module}:{name}', text)
+  for name, module, text in _TABLE
 }
 
 

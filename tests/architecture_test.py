@@ -40,7 +40,7 @@ _EVERY_LAYER = (
 )
 _BASE = ('config', 'images', 'processes', 'artifacts')
 _MAY_IMPORT = {
-  'config': (),
+  'config': ('artifacts',),  # the one canonical JSON, for the page's digest
   'images': (),
   'processes': (),
   'artifacts': ('processes',),
@@ -87,7 +87,7 @@ _HOMES = {
   'packaging': ('launch',),
   'PIL': ('images', 'data', 'launch'),
   'pyarrow': ('data', 'pipelines'),
-  'pydantic': ('config', 'artifacts', 'privacy'),
+  'pydantic': ('config', 'artifacts', 'privacy', 'launch'),
   'rfc8785': ('artifacts',),
   'scipy': ('privacy', 'clustering', 'data'),
   'sqlalchemy': ('privacy',),
@@ -128,7 +128,19 @@ _ROOMS = (
 _MOST_MODULES = 12  # of a room, its __init__ included
 
 # Modules whose tests are not in their mirror, and where they are.
-_COVERED_BY: dict[str, str] = {}
+_COVERED_BY: dict[str, str] = {
+  'launch/commands/ledgers.py': 'tests/launch/commands/ledger_test.py',
+  'launch/environment.py': 'tests/launch/cli_test.py',
+  'launch/pages/jinja.py': 'tests/launch/pages/report_test.py',
+  'launch/steps/audit/membership.py': 'tests/launch/commands/audit_test.py',
+  'launch/steps/audit/synthetic.py': 'tests/launch/commands/audit_test.py',
+  'launch/steps/audit/training.py': 'tests/launch/commands/audit_test.py',
+  'serving/client.py': 'tests/serving/servicer_test.py',
+  'tff_dpemb/clustering/errors.py': 'tests/clustering/plan_test.py',
+  'tff_dpemb/export/quiet.py': 'tests/export/saved_model_test.py',
+  'tff_dpemb/models/lenet.py': 'tests/models/embedding_model_test.py',
+  'tff_dpemb/processes/launcher.py': 'tests/processes/children_test.py',
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -117,7 +117,7 @@ class TestRunConfig:
 
   def test_json_round_trip(self):
     run = config.RunConfig(name='a')
-    again = config.from_mapping(json.loads(run.to_json()))
+    again = config.from_mapping(json.loads(run.model_dump_json()))
     assert again == run
     assert again.digest() == run.digest()
 

@@ -6,8 +6,6 @@ right one. Nothing here imports TensorFlow.
 """
 
 import difflib
-import hashlib
-import json
 import math
 import pathlib
 import tomllib
@@ -17,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import pydantic
+
+from tff_dpemb.artifacts import documents
 
 
 class ConfigError(ValueError):
@@ -221,24 +221,21 @@ class RunConfig(_Section):
   synthesis: SynthesisConfig = SynthesisConfig()
   runtime: RuntimeConfig = RuntimeConfig()
 
-  def to_json(self) -> str:
-    """Returns the canonical JSON of the page (sorted keys, no spaces)."""
-    return json.dumps(
-      self.model_dump(mode='json'), sort_keys=True, separators=(',', ':')
-    )
-
   def digest(self, *sections: str) -> str:
-    """Returns the SHA-256 hex digest of the page, or of some sections of it.
+    """Returns the SHA-256 (hex) of the canonical JSON of some sections.
 
-    `[runtime]` is left out unless it is named: it changes no result.
+    Of the whole page, if none is named, but for `[runtime]`, which changes no
+    result.
+
+    Raises:
+      DocumentError: An integer is of 2^53 or more, which JSON cannot hold.
     """
     content = self.model_dump(mode='json')
     if not sections:
       del content['runtime']
     else:
       content = {section: content[section] for section in sections}
-    text = json.dumps(content, sort_keys=True, separators=(',', ':'))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return documents.digest_of(content)
 
 
 def load(

@@ -275,6 +275,7 @@ def _progress(unit: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _print_data_set(path: pathlib.Path) -> None:
+  from launch.pages import jinja
   from tff_dpemb.data import data_sets
   from tff_dpemb.data import store_format
   from tff_dpemb.data import user_store
@@ -283,20 +284,6 @@ def _print_data_set(path: pathlib.Path) -> None:
     stores = {path.name: user_store.UserStore.open(path)}
   else:
     stores = data_sets.open_stores(path)
-  click.echo(f'{path}')
-  for split, store in stores.items():
-    shape = ' x '.join(map(str, store.image_shape))
-    manifest = store.manifest
-    classes = ', '.join(
-      f'{label} {count}' for label, count in manifest.num_classes.items()
-    )
-    click.echo(
-      f'  {split:<10} {store.num_users:>7} users {store.num_examples:>9}'
-      f' images {shape} {manifest.encoding}'
-    )
-    click.echo(f'    classes: {classes}')
-    if manifest.source:
-      click.echo(f'    source:  {manifest.source}')
-    if manifest.licence:
-      click.echo(f'    licence: {manifest.licence}')
-    click.echo(f'    digest:  {store.digest}')
+  click.echo(
+    jinja.render('data_set.txt.j2', path=path, stores=stores), nl=False
+  )

@@ -8,28 +8,30 @@ from typing import Any
 import click
 
 _DEFAULT_DEADLINE_SECONDS = 30.0
-_BATCH_SIZE = 1024  # images that `index` holds at a time
 
 
-def _address_option(function: Any) -> Any:
-  return click.option(
-    '--server',
-    'address',
-    required=True,
-    metavar='HOST:PORT',
-    help='Address of a running `dpemb serve`.',
-  )(function)
-
-
-def _deadline_option(function: Any) -> Any:
-  return click.option(
-    '--deadline',
-    'deadline_seconds',
-    type=click.FloatRange(min=0, min_open=True),
-    default=_DEFAULT_DEADLINE_SECONDS,
-    show_default=True,
-    help='Seconds for a request.',
-  )(function)
+def _client_options(function: Any) -> Any:
+  """Adds the files to ask about, the server and the deadline to a command."""
+  for option in (
+    click.option(
+      '--deadline',
+      'deadline_seconds',
+      type=click.FloatRange(min=0, min_open=True),
+      default=_DEFAULT_DEADLINE_SECONDS,
+      show_default=True,
+      help='Seconds for a request.',
+    ),
+    click.option(
+      '--server',
+      'address',
+      required=True,
+      metavar='HOST:PORT',
+      help='Address of a running `dpemb serve`.',
+    ),
+    click.argument('files', nargs=-1, required=True, type=click.Path()),
+  ):
+    function = option(function)
+  return function
 
 
 @click.command()
@@ -78,12 +80,8 @@ def serve(
   port: int,
   port_file: str | None,
   backend: str,
-  workers: int | None,
-  max_images: int | None,
-  max_message_bytes: int | None,
-  drain_seconds: float | None,
-  grace_seconds: float | None,
   allow_unprotected: bool,
+  **limits: float | None,
 ) -> None:
   """Answer Embed and Search over gRPC until SIGTERM or Ctrl-C.
 
@@ -100,8 +98,8 @@ def serve(
   from serving import server
   from serving import servicer
 
-  def given(**values: Any) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
+  def given(*names: str) -> dict[str, Any]:
+    return {name: limits[name] for name in names if limits[name] is not None}
 
   # Everything that can be refused is refused before TensorFlow is imported.
   opened = model_store.open_for_serving(
@@ -112,13 +110,7 @@ def serve(
     index = index_lib.load(index_path)
     model_store.check_index(index.model_digest, opened)
   options = server.ServerOptions(
-    host=host,
-    port=port,
-    **given(
-      workers=workers,
-      drain_seconds=drain_seconds,
-      grace_seconds=grace_seconds,
-    ),
+    host=host, port=port, **given('workers', 'drain_seconds', 'grace_seconds')
   )
   server.check_can_listen(host, port)
   if not server.is_loopback(host):
@@ -127,17 +119,10 @@ def serve(
       ' TLS or authentication; put a proxy before it.',
       err=True,
     )
-  limits = images.Limits(
-    **given(max_images=max_images, max_message_bytes=max_message_bytes)
-  )
   service = servicer.Service(
-    model_store.ServedModel(
-      opened,
-      backend=backend,
-      workers=options.workers,
-    ),
+    model_store.ServedModel(opened, backend=backend, workers=options.workers),
     index=index,
-    limits=limits,
+    limits=images.Limits(**given('max_images', 'max_message_bytes')),
   )
 
   def on_ready(address: str) -> None:
@@ -175,9 +160,7 @@ def index(
     dpemb index runs/quickstart/export runs/quickstart/data/test \\
       runs/quickstart/index/test
   """
-  import numpy as np
-
-  from serving import index as index_lib
+  from launch.steps import index as index_step
   from tff_dpemb.data import user_store
   from tff_dpemb.export import registry
 
@@ -188,10 +171,9 @@ def index(
       f'store must have images of shape {opened.image_shape}, the'
       f" export's, got {images.image_shape}."
     )
-  if label not in images.manifest.label_names:
+  if label not in images.label_names:
     raise click.UsageError(
-      f'--label must be in {sorted(images.manifest.label_names)}, got'
-      f' {label!r}.'
+      f'--label must be in {sorted(images.label_names)}, got {label!r}.'
     )
   if pathlib.Path(output).exists() and not replace:
     raise click.UsageError(
@@ -199,33 +181,14 @@ def index(
     )
   if not images.num_examples:
     raise click.UsageError(f'store {store!r} must hold images, got none.')
-  parts, waiting, ids, labels = [], [], [], []
-  for user in range(images.num_users):
-    examples = images.read_user(user)
-    name = images.user_id(user)
-    ids += [f'{name}/{position}' for position in range(len(examples.images))]
-    labels += [
-      images.class_name(label, int(value)) for value in examples.labels[label]
-    ]
-    waiting.append(examples.images)
-    if sum(map(len, waiting)) >= _BATCH_SIZE or user + 1 == images.num_users:
-      parts.append(opened.embed(np.concatenate(waiting)))
-      waiting = []
-  built = index_lib.build(
-    output,
-    np.concatenate(parts),
-    ids,
-    labels,
-    model_digest=opened.digest,
-    replace=replace,
+  built, _ = index_step.index_store(
+    opened, images, pathlib.Path(output), label=label, replace=replace
   )
   click.echo(f'indexed {len(built)} images at {output}')
 
 
 @click.command()
-@click.argument('files', nargs=-1, required=True, type=click.Path())
-@_address_option
-@_deadline_option
+@_client_options
 @click.option(
   '--output', type=click.Path(), help='Write float32 [N, D] here as .npy.'
 )
@@ -268,15 +231,9 @@ def embed(
 
 
 @click.command()
-@click.argument('files', nargs=-1, required=True, type=click.Path())
-@_address_option
-@_deadline_option
+@_client_options
 @click.option(
-  '-k',
-  '--neighbours',
-  type=click.IntRange(min=1),
-  default=8,
-  show_default=True,
+  '-k', '--neighbours', type=click.IntRange(min=1), default=8, show_default=True
 )
 def search(
   files: tuple[str, ...], address: str, deadline_seconds: float, neighbours: int

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from launch.doctor import checks
+from launch.doctor import findings
 from tff_dpemb import config
 from tff_dpemb.models import embedding_model
 from tff_dpemb.privacy.mechanisms import independent
@@ -23,7 +23,7 @@ _CLIENTS, _EXAMPLES = 16, 32
 _REMEDY = 'do as it says, then `dpemb doctor --executor'
 
 
-def examine(runtime: config.RuntimeConfig) -> list[checks.Finding]:
+def examine(runtime: config.RuntimeConfig) -> list[findings.Finding]:
   """Returns where a round ran and its speed; a fault where it could not."""
   name = f'executor {runtime.executor}'
   try:
@@ -31,16 +31,15 @@ def examine(runtime: config.RuntimeConfig) -> list[checks.Finding]:
       return _run_rounds(name)
   except worker_process.ExecutorError as error:
     return [
-      checks.Finding(
+      findings.fault(
         name,
-        checks.FAULT,
         ' '.join(str(error).split()),
         f'{_REMEDY} {runtime.executor}` again',
       )
     ]
 
 
-def _run_rounds(name: str) -> list[checks.Finding]:
+def _run_rounds(name: str) -> list[findings.Finding]:
   iterative = _build_process()
   rng = np.random.default_rng(0)
   clients = [
@@ -61,32 +60,29 @@ def _run_rounds(name: str) -> list[checks.Finding]:
   finite = all(np.isfinite(weight).all() for weight in state.weights)
   if done != _CLIENTS * _EXAMPLES or not finite:
     return [
-      checks.Finding(
+      findings.fault(
         name,
-        checks.FAULT,
         f'a round trained on {done} of {_CLIENTS * _EXAMPLES} examples, weights'
         f' {"finite" if finite else "not finite"}',
         'run `dpemb doctor --deep`; report it if that finds nothing',
       )
     ]
-  findings = [
-    checks.Finding(
+  return [
+    findings.ok(
       name,
-      checks.OK,
       f'a round of {_CLIENTS} virtual clients in {seconds:.2f} s,'
       f' {done / seconds:.0f} examples/s',
-    )
+    ),
+    *_placement(),
   ]
-  return findings + _placement()
 
 
-def _placement() -> list[checks.Finding]:
+def _placement() -> list[findings.Finding]:
   """Returns a line for each worker or device of the last round."""
   times = executors.last_round()
   return [
-    checks.Finding(
+    findings.ok(
       f'  {place.worker}',
-      checks.OK,
       f'{place.clients} virtual clients, {place.examples} examples,'
       f' {place.examples / max(place.seconds, 1e-9):.0f} examples/s',
     )

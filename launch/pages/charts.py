@@ -7,7 +7,6 @@ that says what it shows.
 
 import base64
 import dataclasses
-import html
 import io
 import math
 from collections.abc import Sequence
@@ -15,9 +14,12 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
+from launch.pages import jinja
+
 _WIDTH, _HEIGHT = 640, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 138, 14, 44
 _LABEL_GAP = 15.0
+_Y_TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _SHEET_GAP, _SHEET_GAP_VALUE = 2, 216
 
 
@@ -66,45 +68,32 @@ def line_chart(
   def place_y(y: float) -> float:
     return _TOP + (1 - y) * plot_height
 
-  parts = [
-    f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'
-    f' aria-label="{html.escape(description, quote=True)}">'
-  ]
-  for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-    y = place_y(tick)
-    parts.append(
-      f'<line class="grid" x1="{_LEFT}" x2="{_LEFT + plot_width}"'
-      f' y1="{y:.1f}" y2="{y:.1f}"/>'
-      f'<text class="tick" x="{_LEFT - 8}" y="{y + 4:.1f}"'
-      f' text-anchor="end">{tick:.2f}</text>'
-    )
-  for tick in _x_ticks(low, high, log=axes.log_x):
-    parts.append(
-      f'<text class="tick" x="{place_x(tick):.1f}" y="{_HEIGHT - 26}"'
-      f' text-anchor="middle">{_tick_text(tick, log=axes.log_x)}</text>'
-    )
-  parts.append(
-    f'<text class="axis" x="{_LEFT + plot_width / 2:.1f}" y="{_HEIGHT - 6}"'
-    f' text-anchor="middle">{html.escape(axes.x_name)}</text>'
-    f'<text class="axis" x="14" y="{_TOP + plot_height / 2:.1f}"'
-    f' text-anchor="middle" transform="rotate(-90 14'
-    f' {_TOP + plot_height / 2:.1f})">{html.escape(axes.y_name)}</text>'
+  return jinja.render(
+    'chart.svg.j2',
+    description=description,
+    axes=axes,
+    size=(_WIDTH, _HEIGHT),
+    left=_LEFT,
+    right=_LEFT + plot_width,
+    middle=(_LEFT + plot_width / 2, _TOP + plot_height / 2),
+    grid=[(place_y(tick), f'{tick:.2f}') for tick in _Y_TICKS],
+    ticks=[
+      (place_x(tick), _tick_text(tick, log=axes.log_x))
+      for tick in _x_ticks(low, high, log=axes.log_x)
+    ],
+    lines=[
+      (
+        index,
+        item.name,
+        [
+          (place_x(x), place_y(y), y, _tick_text(x, log=axes.log_x))
+          for x, y in item.points
+        ],
+      )
+      for index, item in drawn
+    ],
+    labels=_labels(drawn, place_x, place_y),
   )
-  for index, item in drawn:
-    path = ' '.join(
-      f'{place_x(x):.1f},{place_y(y):.1f}' for x, y in item.points
-    )
-    parts.append(f'<polyline class="series series-{index}" points="{path}"/>')
-    if len(item.points) <= 40:
-      parts += [
-        f'<circle class="dot series-{index}" cx="{place_x(x):.1f}"'
-        f' cy="{place_y(y):.1f}" r="3"><title>{html.escape(item.name)}:'
-        f' {y:.3f} at {_tick_text(x, log=axes.log_x)}</title></circle>'
-        for x, y in item.points
-      ]
-  parts += _labels(drawn, place_x, place_y)
-  parts.append('</svg>')
-  return ''.join(parts)
 
 
 def image_url(image: np.ndarray) -> str:
@@ -140,7 +129,7 @@ def _positive(series: Series) -> Series:
   return Series(series.name, [(x, y) for x, y in series.points if x > 0])
 
 
-def _labels(drawn, place_x, place_y) -> list[str]:
+def _labels(drawn, place_x, place_y) -> list[tuple[int, float, float, str]]:
   """Labels the lines at their right ends, moved apart where they touch."""
   ends = sorted(
     (place_y(item.points[-1][1]), index, item) for index, item in drawn
@@ -149,11 +138,8 @@ def _labels(drawn, place_x, place_y) -> list[str]:
   for y, _, _ in ends:
     places.append(max(y, places[-1] + _LABEL_GAP) if places else y)
   overflow = max(0.0, places[-1] - (_HEIGHT - _BOTTOM))
-  places = [place - overflow for place in places]
   return [
-    f'<text class="label series-{index}"'
-    f' x="{place_x(item.points[-1][0]) + 8:.1f}" y="{place + 4:.1f}">'
-    f'{html.escape(item.name)}</text>'
+    (index, place_x(item.points[-1][0]) + 8, place - overflow + 4, item.name)
     for place, (_, index, item) in zip(places, ends, strict=True)
   ]
 

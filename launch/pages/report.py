@@ -1,28 +1,22 @@
 """report.html: one file that opens anywhere, without a network.
 
-Figures come from report.json (`launch.pages.report_schema`); pictures are handed in
-beside it, because they do not belong in a machine-readable report.
+Figures come from report.json; pictures are handed in beside it, because they
+do not belong in a machine-readable report.
 """
 
 import dataclasses
-import os
-import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jinja2
 import numpy as np
 
 from launch.pages import charts
+from launch.pages import jinja
 from launch.pages import report_schema
-from tff_dpemb.artifacts import storage
+from tff_dpemb.privacy import guarantee
 
-_TEMPLATES = pathlib.Path(__file__).parent / 'templates'
 # The usual words for user-level epsilon (Gboard's production launches).
 _STRONG_EPSILON, _REASONABLE_EPSILON = 1.0, 10.0
-
-validate_report = report_schema.validate_report
-ReportError = report_schema.ReportError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,50 +74,14 @@ class ReportPictures:
   gallery: Sequence[GalleryRow] = ()
 
 
-def render(
-  report: Mapping[str, Any],
-  *,
-  pictures: ReportPictures,
-  output: str | os.PathLike[str],
-) -> None:
-  """Writes the page of a report to `output`, whole or not at all.
-
-  No other user of the machine may read it: it holds figures without noise.
-
-  Raises:
-    ReportError: The report misses a key or holds an illegal value.
-    ArtifactError: `output` could not be written.
-  """
-  text = render_text(report, pictures=pictures)
-  storage.atomic_write_bytes(output, text.encode(), is_private=True)
-
-
-def render_text(report: Mapping[str, Any], *, pictures: ReportPictures) -> str:
-  """Returns the HTML of a report; errors as in `render`."""
-  checked = report_schema.validate_report(report)
-  environment = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(_TEMPLATES),
-    autoescape=True,
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-  )
-  environment.filters['epsilon'] = epsilon_text
-  environment.filters['adjacency'] = adjacency_text
-  environment.filters['share'] = lambda value: f'{value:.3f}'
-  environment.filters['percent'] = lambda value: f'{100 * value:.1f} %'
-  environment.filters['count'] = count_text
-  environment.filters['rate'] = lambda rate: f'{float(rate):g}'
-  environment.filters['image'] = charts.image_url
-  template = environment.get_template('report.html.j2')
-  rates = sorted(checked.verification.recall_at_far, key=float)
-  return template.render(
-    report=checked,
-    rates=rates,
-    strictest=rates[0],
-    strength=strength_of(checked.privacy.epsilon),
-    facts=_flatten(checked.run),
-    title=str(checked.run.get('name', 'run')),
+def to_html(report: report_schema.Report, *, pictures: ReportPictures) -> str:
+  """Returns the page of a report; like it, for an operator's eyes only."""
+  return _render(
+    'report.html.j2',
+    report,
+    strength=strength_of(report.privacy.epsilon),
+    facts=_flatten(report.run),
+    title=str(report.run.get('name', 'run')),
     sheets=[
       (sheet, charts.contact_sheet(sheet.images))
       for sheet in pictures.sheets
@@ -132,6 +90,31 @@ def render_text(report: Mapping[str, Any], *, pictures: ReportPictures) -> str:
     curve=_curve(pictures.learning_curve),
     roc=_roc(pictures.roc),
     gallery=pictures.gallery,
+  )
+
+
+def to_text(report: report_schema.Report) -> str:
+  """Returns the main figures as some lines of text."""
+  return _render('summary.txt.j2', report)
+
+
+def _render(template: str, report: report_schema.Report, **values: Any) -> str:
+  def bare_epsilon(value: float | None) -> str:
+    return guarantee.epsilon_text(guarantee.epsilon_from_json(value))
+
+  filters: dict[str, Callable[..., Any]] = {
+    'epsilon': epsilon_text,
+    'bare_epsilon': bare_epsilon,
+    'adjacency': adjacency_text,
+    'share': lambda value: f'{value:.3f}',
+    'percent': lambda value: f'{100 * value:.1f} %',
+    'count': count_text,
+    'rate': lambda rate: f'{float(rate):g}',
+    'image': charts.image_url,
+  }
+  rates = sorted(report.verification.recall_at_far, key=float)
+  return jinja.render(
+    template, filters=filters, report=report, rates=rates, **values
   )
 
 

@@ -1,35 +1,30 @@
-"""The keys of report.json, and the check that a report has them.
+"""report.json: the figures of a finished run, as a typed document."""
 
-A report may hold more keys than these (facts of a run, more figures); those
-here are what readers may rely on.
-"""
-
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 
-SCHEMA = 1
+from tff_dpemb.artifacts import documents
 
-_Count = Annotated[int, pydantic.Field(ge=0)]
+_Count = documents.Count
 _Share = Annotated[float, pydantic.Field(ge=0, le=1)]
 _NonNegative = Annotated[float, pydantic.Field(ge=0)]
+_Delta = Annotated[float, pydantic.Field(gt=0, lt=1)]
 # None stands for infinity, which JSON does not have.
 _Epsilon = _NonNegative | None
 
 
-class ReportError(ValueError):
-  """A report without a key that it must have, or with an illegal value."""
+class Interval(documents.Value):
+  """A figure in [0, 1] with the ends of its interval over identities."""
+
+  value: _Share
+  low: _Share
+  high: _Share
 
 
-class _Part(pydantic.BaseModel):
-  model_config = pydantic.ConfigDict(
-    frozen=True, extra='allow', allow_inf_nan=False
-  )
-
-
-class Training(_Part):
+class Training(documents.Value):
   rounds: _Count
+  replayed_rounds: _Count
   population: _Count
   users_per_round: _NonNegative
   virtual_clients: _Count
@@ -37,26 +32,34 @@ class Training(_Part):
   examples_per_second: _NonNegative
 
 
-class Extrapolated(_Part):
+class Extrapolated(documents.Value):
   """What a larger population would give; never a guarantee of this run."""
 
   population: _Count
   users_per_round: _NonNegative
+  virtual_clients: _Count
+  noise_multiplier: _NonNegative
   epsilon: _Epsilon
+  delta: _Delta
+  reached: bool  # whether epsilon is at most the target
+  extrapolated: Literal[True]
 
 
-class Privacy(_Part):
+class Privacy(documents.Value):
   epsilon: _Epsilon
-  delta: Annotated[float, pydantic.Field(gt=0, lt=1)]
+  delta: _Delta
   adjacency: str
+  accountant: str
+  draws: _Count
   epsilon_naive: _Epsilon
   epsilon_unamplified: _Epsilon
   extrapolated: tuple[Extrapolated, ...]
+  simulation: bool
   # Of all models and synthetic sets of the population together.
-  population_epsilon_all_releases: _Epsilon = None
+  population_epsilon_all_releases: _Epsilon
 
 
-class Verification(_Part):
+class Verification(documents.Value):
   """Recall by false accept rate (its decimal text), of three embeddings."""
 
   held_out_identities: _Count
@@ -64,7 +67,7 @@ class Verification(_Part):
   recall_at_far: dict[str, _Share]
   pretraining_only: dict[str, _Share]
   pixels: dict[str, _Share]
-  intervals: dict[str, tuple[_Share, _Share]] = {}
+  intervals: dict[str, tuple[_Share, _Share]]
 
   @pydantic.model_validator(mode='after')
   def _rates(self) -> 'Verification':
@@ -80,34 +83,42 @@ class Verification(_Part):
     return self
 
 
-class Retrieval(_Part):
+class Retrieval(documents.Value):
   recall_at_1: _Share
+  interval: Interval
+  mean_average_precision: _Share
 
 
-class Export(_Part):
+class Export(documents.Value):
   saved_model: str
   tflite: str
   min_cosine: Annotated[float, pydantic.Field(ge=-1, le=1)]
+  digest: documents.Sha256
 
 
-class Serving(_Part):
+class Serving(documents.Value):
   lookups: _Count
   agreement_with_exact: _Share
+  seconds: _NonNegative
 
 
-class Synthetic(_Part):
+class Synthetic(documents.Value):
   examples: _Count
   epsilon: _Epsilon
+  delta: _Delta
   classes: _Count
   accuracy: _Share
   accuracy_on_real: _Share
   chance: _Share
+  share_of_real: float
 
 
-class Report(_Part):
-  """report.json."""
+class Report(documents.Document):
+  """report.json. An operator's view: it holds figures without noise."""
 
-  schema_version: Literal[1] = pydantic.Field(alias='schema')
+  remedy: ClassVar[str] = '`dpemb report` makes it again'
+
+  schema_name: Literal['dpemb.report/2'] = documents.schema('dpemb.report/2')
   training: Training
   privacy: Privacy
   verification: Verification
@@ -115,27 +126,4 @@ class Report(_Part):
   export: Export
   serving: Serving
   synthetic: Synthetic
-  run: dict[str, Any] = {}  # facts: name, versions, machine, digests
-
-
-def validate_report(report: Mapping[str, Any]) -> Report:
-  """Returns the report, checked.
-
-  Raises:
-    ReportError: A key is missing or a value breaks its rule; all are named.
-  """
-  try:
-    return Report.model_validate(report)
-  except pydantic.ValidationError as error:
-    faults = []
-    for item in error.errors():
-      name = '.'.join(map(str, item['loc']))
-      rule = item['msg'].removeprefix('Input should be ')
-      rule = rule.removeprefix('Value error, ')
-      if item['type'] == 'missing':
-        faults.append(f'{name} is missing.')
-      elif item['type'] == 'value_error':
-        faults.append(f'{name}: {rule}.')
-      else:
-        faults.append(f'{name} must be {rule}, got {item["input"]!r}.')
-    raise ReportError('report: ' + ' '.join(faults)) from error
+  run: dict[str, Any]  # facts: name, versions, machine, digests

@@ -1,1 +1,1 @@
-"""What the steps of a run share: its directory, stamps and ledger."""
+"""What the steps of a run share: where it lies, what is done, what is open."""

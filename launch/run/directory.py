@@ -1,15 +1,13 @@
 """The directory of one run: where each stage finds and leaves its artefacts."""
 
 import contextlib
-import fcntl
-import hashlib
 import os
 import pathlib
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 from tff_dpemb import config
+from tff_dpemb.artifacts import locks
 from tff_dpemb.artifacts import storage
 
 DEFAULT_RUNS = 'runs'
@@ -72,6 +70,14 @@ class RunDirectory:
     configured = self.config.privacy.ledger
     return configured or f'sqlite:///{(self.runs / _LEDGER).absolute()}'
 
+  def config_digest(self, *sections: str) -> str:
+    """Returns the digest of sections, without what changes no result."""
+    privacy = self.config.privacy.model_copy(
+      update={'budget_epsilon': None, 'extrapolate_to': ()}
+    )
+    page = self.config.model_copy(update={'privacy': privacy})
+    return page.digest(*sections)
+
   def stop_if_requested(self) -> None:
     """Raises Stopped, between steps, if SIGTERM asked for the end."""
     if self.stop_requested.is_set():
@@ -90,25 +96,20 @@ class RunDirectory:
     Raises:
       RunError: Another process works on this run.
     """
-    try:
-      self.root.mkdir(parents=True, exist_ok=True)
-      handle = os.open(self.root / '.lock', os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-      raise storage.ArtifactError(
-        f'{str(self.root)!r} must be a writable directory ({error.strerror});'
-        ' choose another with --runs.'
-      ) from error
-    try:
+    with contextlib.ExitStack() as stack:
       try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except OSError as error:
+        stack.enter_context(locks.hold(self.root / '.lock', wait=False))
+      except locks.HeldError as error:
         raise RunError(
           f'run {self.config.name!r} must have one process at a time; another'
           ' one works on it. Wait for it, or set another name.'
         ) from error
+      except OSError as error:
+        raise storage.ArtifactError(
+          f'{str(self.root)!r} must be a writable directory'
+          f' ({error.strerror}); choose another with --runs.'
+        ) from error
       yield
-    finally:
-      os.close(handle)
 
   def record_config(self) -> None:
     """Writes `config.json`, or checks that the run was started with this page.
@@ -140,26 +141,3 @@ class RunDirectory:
         )
       return
     storage.atomic_write_json(path, page)
-
-
-def inputs_digest(*parts: str) -> str:
-  """Returns one digest of a stage's inputs: pages, stores, weights."""
-  return hashlib.sha256('\n'.join(parts).encode()).hexdigest()
-
-
-def read_stamp(directory: pathlib.Path, digest: str) -> dict[str, Any] | None:
-  """Returns a stage's `stage.json` if it was made from `digest`, else None."""
-  path = directory / 'stage.json'
-  if not path.exists():
-    return None
-  stamp = storage.read_json(path)
-  return stamp if stamp.get('inputs') == digest else None
-
-
-def write_stamp(
-  directory: pathlib.Path, digest: str, content: dict[str, Any]
-) -> dict[str, Any]:
-  """Writes `stage.json`: the stage is done, from these inputs."""
-  stamp = {**content, 'inputs': digest}
-  storage.atomic_write_json(directory / 'stage.json', stamp)
-  return stamp

@@ -10,9 +10,9 @@ import numpy as np
 
 from launch.pages import report as report_page
 from launch.pages import report_schema
-from launch.run import directory
+from launch.run import opened
+from launch.run import progress
 from launch.run import revision
-from launch.steps import training as stages
 from tff_dpemb.artifacts import storage
 from tff_dpemb.data import user_store
 from tff_dpemb.evaluation import retrieval
@@ -20,7 +20,6 @@ from tff_dpemb.export import registry
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.planning import extrapolation
 
-Run = directory.RunDirectory
 _SHEET_USERS = 6
 _SHEET_IMAGES = 8
 _GALLERY_ROWS = 8
@@ -29,88 +28,66 @@ _PACKAGES = (
 )  # fmt: skip
 
 
-def report(run: Run) -> None:
+def report(run: opened.OpenRun) -> None:
   """Writes report.json and report.html, and prints the main figures."""
-  trained = stages.read_done(run.training, 'train', run)
-  figures = stages.read_done(run.evaluation, 'evaluate', run)
-  exported = stages.read_done(run.export, 'export', run)
-  serving = stages.read_done(run.serving, 'quickstart', run)
-  synthetic = stages.read_done(run.synthetic_stage, 'synthesize', run)
+  places = run.paths
+  trained = run.read_done(places.training, 'train')
+  figures = run.read_done(places.evaluation, 'evaluate')
+  exported = run.read_done(places.export, 'export')
+  serving = run.read_done(places.serving, 'quickstart')
+  synthetic = run.read_done(places.synthetic_stage, 'synthesize')
   compared = storage.read_json(
-    run.restricted / run.config.synthesis.release / 'comparison.json'
+    places.restricted / run.config.synthesis.release / 'comparison.json'
   )
-  with stages.stage('report'):
-    content = {
-      'schema': report_schema.SCHEMA,
-      'training': _training(run, trained),
-      'privacy': _privacy(run, trained),
-      'verification': _verification(figures),
-      'retrieval': {
-        'recall_at_1': figures['trained']['recall_at_1']['value'],
-        'interval': figures['trained']['recall_at_1'],
-        'mean_average_precision': figures['trained']['mean_average_precision'][
-          'value'
-        ],
+  with progress.stage('report'):
+    document = report_schema.Report.from_json(
+      {
+        'schema': report_schema.Report.schema_of_class(),
+        'training': _training(run, trained),
+        'privacy': _privacy(run, trained),
+        'verification': _verification(figures),
+        'retrieval': _retrieval(figures),
+        'export': {
+          **_pick(exported, 'saved_model', 'tflite', 'min_cosine'),
+          'digest': exported['model_digest'],
+        },
+        'serving': _pick(serving, 'lookups', 'agreement_with_exact', 'seconds'),
+        'synthetic': _synthetic(synthetic, compared),
+        'run': _facts(run),
       },
-      'export': {
-        'saved_model': exported['saved_model'],
-        'tflite': exported['tflite'],
-        'min_cosine': exported['min_cosine'],
-        'digest': exported['model_digest'],
-      },
-      'serving': {
-        'lookups': serving['lookups'],
-        'agreement_with_exact': serving['agreement_with_exact'],
-        'seconds': serving['seconds'],
-      },
-      'synthetic': {
-        'examples': synthetic['examples'],
-        'epsilon': synthetic['epsilon'],
-        'delta': synthetic['delta'],
-        'classes': synthetic['classes'],
-        'accuracy': compared['accuracy']['value'],
-        'accuracy_on_real': compared['accuracy_on_real']['value'],
-        'chance': compared['chance'],
-        'share_of_real': compared['share_of_real'],
-      },
-      'run': _facts(run),
-    }
-    report_schema.validate_report(content)
-    # An operator's view: it holds figures without noise.
-    storage.atomic_write_json(run.report_json, content, is_private=True)
-    report_page.render(
-      content, pictures=_pictures(run, figures), output=run.report_html
+      name='report',
     )
-  click.echo(_summary(content, run))
+    # An operator's view: it holds figures without noise.
+    document.write(places.report_json, is_private=True)
+    page = report_page.to_html(document, pictures=_pictures(run, figures))
+    storage.atomic_write_bytes(
+      places.report_html, page.encode(), is_private=True
+    )
+  click.echo(report_page.to_text(document), nl=False)
+  click.echo(f'report: {places.report_html}')
 
 
-def _training(run: Run, trained: dict[str, Any]) -> dict[str, Any]:
+def _training(run: opened.OpenRun, trained: dict[str, Any]) -> dict[str, Any]:
   # Expected numbers, which are public; exact ones are in restricted/.
-  training = run.config.training
+  training, plan = run.config.training, trained['plan']
   examples = (
     trained['rounds']
-    * trained['plan']['users_per_round']
+    * plan['users_per_round']
     * min(training.max_examples_per_user, run.config.data.images_per_identity)
     * training.backbone_epochs
   )
   return {
-    'rounds': trained['rounds'],
-    'replayed_rounds': trained['replayed_rounds'],
-    'population': trained['plan']['population'],
-    'users_per_round': trained['plan']['users_per_round'],
-    'virtual_clients': trained['plan']['virtual_clients'],
-    'seconds': trained['seconds'],
+    **_pick(trained, 'rounds', 'replayed_rounds', 'seconds'),
+    **_pick(plan, 'population', 'users_per_round', 'virtual_clients'),
     'examples_per_second': examples / max(trained['seconds'], 1e-9),
   }
 
 
-def _privacy(run: Run, trained: dict[str, Any]) -> dict[str, Any]:
+def _privacy(run: opened.OpenRun, trained: dict[str, Any]) -> dict[str, Any]:
   """Epsilon of the run as executed: every draw in the ledger is counted."""
-  plan = stages.private_plan(run)
-  with stages.open_ledger(run) as ledger:
-    draws = stages.draws_of(ledger, run, stages.model_release(run))
-    population = run.config.privacy.population
-    spent = ledger.spent(population, plan.delta)
+  plan = run.plan
+  draws = run.draws_of(run.model_release)
+  spent = run.ledger.spent(run.config.privacy.population, plan.delta)
   rounds = plan.rounds if plan.is_charged_at_start else trained['rounds']
   replays = draws - trained['rounds']
   proved = plan.guarantee(rounds, replays=replays)
@@ -155,7 +132,31 @@ def _verification(figures: dict[str, Any]) -> dict[str, Any]:
   }
 
 
-def _facts(run: Run) -> dict[str, Any]:
+def _retrieval(figures: dict[str, Any]) -> dict[str, Any]:
+  trained = figures['trained']
+  return {
+    'recall_at_1': trained['recall_at_1']['value'],
+    'interval': trained['recall_at_1'],
+    'mean_average_precision': trained['mean_average_precision']['value'],
+  }
+
+
+def _synthetic(
+  synthetic: dict[str, Any], compared: dict[str, Any]
+) -> dict[str, Any]:
+  return {
+    **_pick(synthetic, 'examples', 'epsilon', 'delta', 'classes'),
+    **_pick(compared, 'chance', 'share_of_real'),
+    'accuracy': compared['accuracy']['value'],
+    'accuracy_on_real': compared['accuracy_on_real']['value'],
+  }
+
+
+def _pick(found: dict[str, Any], *names: str) -> dict[str, Any]:
+  return {name: found[name] for name in names}
+
+
+def _facts(run: opened.OpenRun) -> dict[str, Any]:
   return {
     'name': run.config.name,
     'population': run.config.privacy.population,
@@ -172,21 +173,21 @@ def _facts(run: Run) -> dict[str, Any]:
   }
 
 
-def _pictures(run: Run, figures) -> report_page.ReportPictures:
+def _pictures(run: opened.OpenRun, figures) -> report_page.ReportPictures:
   # Private users are never pictured. Held-out ones are people too, unless the
   # data are the bundled glyphs or the page says that they may be shown.
   settings = run.config.data
   shown = settings.show_images or not settings.directory
   sheets = []
-  if run.store('public').exists():
+  if run.paths.store('public').exists():
     sheets.append(
-      _sheet(run, 'public', 'Public users, for pretraining: one a row')
+      _sheet(run.public, 'public', 'Public users, for pretraining: one a row')
     )
   if shown:
     sheets.append(
-      _sheet(run, 'test', 'Held-out test users, for evaluation: one a row')
+      _sheet(run.test, 'test', 'Held-out test users, for evaluation: one a row')
     )
-  curve = storage.read_json(run.training / 'curve.json')
+  curve = storage.read_json(run.paths.training / 'curve.json')
   names = {
     key: key.replace('recall_at_far_', 'recall@FAR ').replace(
       'recall_at_1', 'recall@1'
@@ -213,8 +214,9 @@ def _pictures(run: Run, figures) -> report_page.ReportPictures:
   )
 
 
-def _sheet(run: Run, name: str, caption: str) -> report_page.ContactSheet:
-  store = user_store.UserStore.open(run.store(name))
+def _sheet(
+  store: user_store.UserStore, name: str, caption: str
+) -> report_page.ContactSheet:
   step = max(1, store.num_users // _SHEET_USERS)
   users = list(range(0, store.num_users, step))[:_SHEET_USERS]
   rows = [store.read_user(user).images[:_SHEET_IMAGES] for user in users]
@@ -224,11 +226,10 @@ def _sheet(run: Run, name: str, caption: str) -> report_page.ContactSheet:
   )
 
 
-def _gallery(run: Run) -> list[report_page.GalleryRow]:
+def _gallery(run: opened.OpenRun) -> list[report_page.GalleryRow]:
   """Evenly spaced test queries; every image but the query is the gallery."""
-  test = user_store.UserStore.open(run.store('test'))
-  images, labels, _ = test.read_all()
-  embeddings = registry.open_export(run.export).embed(images)
+  images, labels, _ = run.test.read_all()
+  embeddings = registry.open_export(run.paths.export).embed(images)
   identities = labels[user_store.IDENTITY]
   rows = np.linspace(0, len(images) - 1, _GALLERY_ROWS + 2).astype(int)[1:-1]
   wanted = run.config.serving.neighbours
@@ -248,40 +249,3 @@ def _gallery(run: Run) -> list[report_page.GalleryRow]:
       )
     )
   return gallery
-
-
-def _summary(content: dict[str, Any], run: Run) -> str:
-  def epsilon(value: float | None) -> str:
-    return guarantee.epsilon_text(guarantee.epsilon_from_json(value))
-
-  privacy, pairs = content['privacy'], content['verification']
-  synthetic = content['synthetic']
-  lines = ['', f'{run.config.name}: held-out identities']
-  for far, value in pairs['recall_at_far'].items():
-    lines.append(
-      f'  recall@FAR {far:<6} {value:.3f}   (pretraining only'
-      f' {pairs["pretraining_only"][far]:.3f}, pixels'
-      f' {pairs["pixels"][far]:.3f})'
-    )
-  lines += [
-    f'  recall@1          {content["retrieval"]["recall_at_1"]:.3f}',
-    'privacy of this run (user level,'
-    f' delta {privacy["delta"]:.2g}, {privacy["draws"]} noise draws)',
-    f'  epsilon           {epsilon(privacy["epsilon"])}'
-    f'   (naive {epsilon(privacy["epsilon_naive"])}, without amplification'
-    f' {epsilon(privacy["epsilon_unamplified"])})',
-  ]
-  for item in privacy['extrapolated']:
-    lines.append(
-      f'  extrapolated to {item["population"]:>11,} users,'
-      f' {item["users_per_round"]:,.0f} a round: {epsilon(item["epsilon"])}'
-      '   (not run)'
-    )
-  lines += [
-    'synthetic embeddings'
-    f' (user-level epsilon {epsilon(synthetic["epsilon"])})',
-    f'  accuracy          {synthetic["accuracy"]:.3f}   (trained on real'
-    f' {synthetic["accuracy_on_real"]:.3f}, chance {synthetic["chance"]:.3f})',
-    f'report: {run.report_html}',
-  ]
-  return '\n'.join(lines)

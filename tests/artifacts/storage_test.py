@@ -46,6 +46,12 @@ class TestAtomicWrite:
       os.umask(old)
     assert stat.S_IMODE((tmp_path / 'x').stat().st_mode) == 0o600
 
+  def test_a_secret_is_made_once_and_is_its_owners_alone(self, tmp_path):
+    path = tmp_path / 'deep' / 'key'
+    assert storage.read_or_make_secret(path, lambda: b'one') == b'one'
+    assert storage.read_or_make_secret(path, lambda: b'two') == b'one'
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
   def test_full_disk_keeps_the_old_file(self, tmp_path, monkeypatch):
     path = tmp_path / 'x.json'
     storage.atomic_write_json(path, {'a': 1})
@@ -214,7 +220,7 @@ class TestStaleTemporaries:
     stale = tmp_path / f'.out.{dead}.abc_123.tmp'
     _published(stale, 'embeddings')
     (tmp_path / f'.out.{dead}.def.tmp').write_text('embeddings')
-    mine = f'.out.{dead}.{storage._machine()}-k3y.tmp'
+    mine = f'.out.{dead}.{storage._tag()}-k3y.tmp'
     (tmp_path / mine).write_text('embeddings')
     writer(tmp_path / 'out')
     assert _leftovers(tmp_path) == []
@@ -254,7 +260,7 @@ with storage.atomic_directory(sys.argv[1]) as directory:
 
 def test_an_old_directory_that_lost_its_place_is_put_back(tmp_path, dead):
   """A crash between two renames, where names cannot be exchanged."""
-  name = f'.out.{dead}.{storage._machine()}-abc'
+  name = f'.out.{dead}.{storage._tag()}-abc'
   _published(tmp_path / f'{name}.old', 'old')
   _published(tmp_path / f'{name}.tmp', 'new')
   with (

@@ -1,3 +1,6 @@
+import json
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -118,3 +121,36 @@ class TestVerify:
   def test_missing_directory(self, tmp_path):
     with pytest.raises(user_store.StoreError, match='data set directory'):
       data_sets.open_stores(tmp_path / 'nothing')
+
+  @pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+      ('{"format": "dpemb.data_set/1", "stores": {}}', 'got None.*Make the'),
+      ('{"schema": "dpemb.data_set/2"}', 'source must be there.*Make the'),
+      ('{', 'must be JSON.*Make the data set again'),
+      (None, 'data_set.json.*Make the data set again'),
+    ],
+  )
+  def test_manifest_of_another_form(self, tmp_path, content, message):
+    _write(tmp_path, _USERS)
+    (tmp_path / 'data_set.json').unlink()
+    if content is not None:
+      (tmp_path / 'data_set.json').write_text(content)
+    with pytest.raises(data_sets.DataError, match=message):
+      data_sets.verify(tmp_path)
+
+
+def test_a_kept_data_set_is_still_whole():
+  """Made when the form was: nothing newer may refuse or re-read it."""
+  kept = pathlib.Path(__file__).parent / 'kept' / 'data_set'
+  assert data_sets.verify(kept) == {'private': 2, 'validation': 1, 'test': 1}
+  manifest = json.loads((kept / 'data_set.json').read_text())
+  assert manifest['schema'] == 'dpemb.data_set/2'
+  private = data_sets.open_stores(kept)['private']
+  assert private.digest == manifest['stores']['private']
+  assert list(private.label_names['identity']) == ['ann', 'bob']
+  assert list(private.label_names['category']) == ['x']
+  index = private.index_of('bob')
+  examples = private.read_user(index)
+  assert examples.images.ravel().tolist() == [4, 5, 6, 7, 8, 9, 10, 11]
+  assert examples.labels['identity'].tolist() == [1, 1]

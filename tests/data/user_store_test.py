@@ -2,12 +2,10 @@ import json
 import pickle
 import subprocess
 import sys
-from concurrent import futures
 
 import numpy as np
 import pytest
 
-from tff_dpemb import images as image_codec
 from tff_dpemb.data import user_store
 
 _SHAPE = (4, 5, 1)
@@ -51,10 +49,25 @@ class TestReading:
     assert store.manifest.encoding == 'raw'
     assert store.manifest.source == 'drawn'
     assert store.manifest.licence == 'CC0'
-    assert list(store.manifest.label_names['identity']) == ['a', 'b', 'c']
+    assert list(store.label_names['identity']) == ['a', 'b', 'c']
     assert store.num_classes('category') == 2
     assert store.class_name('identity', 2) == 'c'
     assert store.examples_per_user.tolist() == [3, 1, 7]
+
+  def test_ids_of_examples_are_in_the_order_of_read_all(self, path):
+    store = user_store.UserStore.open(path)
+    ids = store.example_ids()
+    assert ids[:5] == ['ann/0', 'ann/1', 'ann/2', 'bob/0', 'cy/0']
+    _, _, owners = store.read_all()
+    assert [name.split('/')[0] for name in ids] == [
+      store.user_id(int(owner)) for owner in owners
+    ]
+
+  @pytest.mark.parametrize('count', [1, 3, 4, 5, 11, 40])
+  def test_first_images_are_those_of_read_all(self, path, count):
+    store = user_store.UserStore.open(path)
+    images, _, _ = store.read_all()
+    np.testing.assert_array_equal(store.read_first(count), images[:count])
 
   def test_a_store_is_its_owners_alone(self, path):
     assert path.stat().st_mode & 0o777 == 0o700
@@ -136,117 +149,6 @@ class TestReading:
     )
 
 
-class TestWriting:
-  def test_a_user_that_comes_twice_is_one_user(self, tmp_path):
-    pictures = _pictures(6)
-    with _writer(tmp_path / 's', shard_bytes=40) as writer:  # 2 images a shard
-      writer.add_user('u', pictures[:3], {'identity': 0, 'category': 0})
-      writer.add_user('v', pictures[3:4], {'identity': 1, 'category': 0})
-      writer.add_user(
-        'u', pictures[4:], {'identity': np.array([2, 0]), 'category': 1}
-      )
-      assert writer.num_users == 2
-    store = user_store.UserStore.open(tmp_path / 's')
-    assert store.num_users == 2
-    assert len(store.shards) == 3
-    mine = store.read_user(store.index_of('u'))
-    np.testing.assert_array_equal(mine.images, pictures[[0, 1, 2, 4, 5]])
-    assert mine.labels['identity'].tolist() == [0, 0, 0, 2, 0]
-    assert mine.labels['category'].tolist() == [0, 0, 0, 1, 1]
-    images, labels, users = store.read_all()
-    np.testing.assert_array_equal(images, pictures[[0, 1, 2, 4, 5, 3]])
-    assert users.tolist() == [0, 0, 0, 0, 0, 1]
-    assert labels['identity'].tolist() == [0, 0, 0, 2, 0, 1]
-
-  def test_blocks_equal_single_users(self, tmp_path):
-    pictures = _pictures(24).reshape(8, 3, *_SHAPE)
-    ids = [f'u{i}' for i in range(8)]
-    identity = np.arange(8) % 3
-    with _writer(tmp_path / 'one', shard_bytes=150) as writer:
-      for i in range(8):
-        labels = {'identity': int(identity[i]), 'category': 0}
-        writer.add_user(ids[i], pictures[i], labels)
-    with _writer(tmp_path / 'block', shard_bytes=150) as writer:
-      writer.add_users(
-        ids, pictures, {'identity': identity, 'category': np.zeros(8, int)}
-      )
-    one = user_store.UserStore.open(tmp_path / 'one')
-    block = user_store.UserStore.open(tmp_path / 'block')
-    assert len(one.shards) > 2
-    for i in range(8):
-      for store in (one, block):
-        np.testing.assert_array_equal(store.read_user(i).images, pictures[i])
-        assert set(store.read_user(i).labels['identity']) == {identity[i]}
-
-  def test_same_content_same_digest(self, tmp_path):
-    for name in ('a', 'b'):
-      with _writer(tmp_path / name) as writer:
-        writer.add_user('u', _pictures(2), {'identity': 0, 'category': 0})
-    with _writer(tmp_path / 'c') as writer:
-      writer.add_user('u', _pictures(2, 9), {'identity': 0, 'category': 0})
-    digests = [
-      user_store.UserStore.open(tmp_path / name).digest for name in 'abc'
-    ]
-    assert digests[0] == digests[1] != digests[2]
-
-  def test_encoded_files(self, tmp_path):
-    pictures = _pictures(3)
-    files = [image_codec.encode_png(image) for image in pictures]
-    with _writer(tmp_path / 's', encoding='encoded', shard_bytes=100) as writer:
-      writer.add_user('u', files, {'identity': 0, 'category': 0})
-    store = user_store.UserStore.open(tmp_path / 's')
-    np.testing.assert_array_equal(store.read_user(0).images, pictures)
-    np.testing.assert_array_equal(store.read_all()[0], pictures)
-    with futures.ThreadPoolExecutor(3) as pool:
-      threaded = store.read_user(0, apply=pool.map).images
-    np.testing.assert_array_equal(threaded, pictures)
-
-  @pytest.mark.parametrize(
-    ('images', 'labels', 'message'),
-    [
-      (_pictures(0), {'identity': 0, 'category': 0}, 'at least one image'),
-      (_pictures(2)[:, :3], {'identity': 0, 'category': 0}, r'\[n, 4, 5, 1\]'),
-      (_pictures(2) / 255, {'identity': 0, 'category': 0}, 'float64'),
-      (_pictures(2), {'identity': 3, 'category': 0}, r'in \[0, 3\), got 3'),
-      (_pictures(2), {'identity': -1, 'category': 0}, r'got -1'),
-      (_pictures(2), {'identity': [0, 1, 2], 'category': 0}, r'int \[2\]'),
-      (_pictures(2), {'identity': 0.5, 'category': 0}, 'float64'),
-      (_pictures(2), {'identity': 0}, r"\['category', 'identity'\]"),
-    ],
-  )
-  def test_refusals(self, tmp_path, images, labels, message):
-    with pytest.raises(user_store.StoreError, match=message) as error:
-      with _writer(tmp_path / 's') as writer:
-        writer.add_user('secret-name', images, labels)
-    assert 'secret-name' not in str(error.value)
-    assert list(tmp_path.iterdir()) == []
-
-  def test_an_empty_store_is_refused(self, tmp_path):
-    with pytest.raises(user_store.StoreError, match='at least one user'):
-      with _writer(tmp_path / 's'):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-  def test_illegal_description(self, tmp_path):
-    with pytest.raises(user_store.StoreError, match='image_shape'):
-      _writer(tmp_path / 's', image_shape=(4, 5, 2))
-    with pytest.raises(user_store.StoreError, match='encoding'):
-      _writer(tmp_path / 's', encoding='jpeg')
-    with pytest.raises(user_store.StoreError, match="named 'user'"):
-      _writer(tmp_path / 's', label_names={'user': ['a']})
-
-  def test_a_failure_keeps_the_old_store(self, path, pictures):
-    before = user_store.UserStore.open(path).digest
-    with pytest.raises(RuntimeError, match='stop'):
-      with _writer(path, replace=True) as writer:
-        writer.add_user('u', _pictures(2), {'identity': 0, 'category': 0})
-        raise RuntimeError('stop')
-    store = user_store.UserStore.open(path)
-    assert store.digest == before
-    np.testing.assert_array_equal(store.read_user(0).images, pictures['ann'])
-    assert [item.name for item in path.parent.iterdir()] == ['store']
-
-
 class TestDamage:
   def test_no_store(self, tmp_path):
     with pytest.raises(user_store.StoreError, match='manifest.json'):
@@ -285,10 +187,10 @@ class TestDamage:
       store.verify()
 
   @pytest.mark.parametrize(
-    'content', ['', '[]', '{"format": "other/9"}', '{"format": "%s"}']
+    'content', ['', '[]', '{"schema": "other/9"}', '{"schema": "%s"}']
   )
   def test_damaged_manifest(self, path, content):
-    form = json.loads((path / 'manifest.json').read_text())['format']
+    form = json.loads((path / 'manifest.json').read_text())['schema']
     text = content % form if '%s' in content else content
     (path / 'manifest.json').write_text(text)
     with pytest.raises(user_store.StoreError, match='manifest.json'):

@@ -131,3 +131,26 @@ class TestNearest:
   def test_illegal_input(self, gallery, neighbours, match):
     with pytest.raises(interval.EvaluationError, match=match):
       retrieval.nearest(np.eye(3), gallery, neighbours=neighbours)
+
+
+class TestAgreesWithExact:
+  _GALLERY = np.array([[1, 0], [0.8, 0.6], [0, 1], [-1, 0]], np.float32)
+  _QUERY = np.array([1, 0], np.float32)
+
+  @pytest.mark.parametrize(
+    'found, expected',
+    [
+      ([0, 1, 2], True),
+      ([0, 2, 1], False),  # Wrong order.
+      ([0, 1, 3], False),  # A farther item.
+      ([0, 0, 1], False),  # One item twice.
+    ],
+  )
+  def test_neighbours_must_be_those_of_brute_force(self, found, expected):
+    agrees = retrieval.agrees_with_exact(self._QUERY, self._GALLERY, found)
+    assert agrees is expected
+
+  def test_only_cosines_that_float32_cannot_tell_apart_may_change_places(self):
+    near = np.array([[1, 0], [1 - 1e-7, 0], [1 - 1e-4, 0]], np.float64)
+    assert retrieval.agrees_with_exact(self._QUERY, near, [1, 0, 2])
+    assert not retrieval.agrees_with_exact(self._QUERY, near, [0, 2, 1])

@@ -179,6 +179,18 @@ def test_a_damaged_version_is_never_opened(version_copy, damage, message):
     registry.open_export(version_copy.parent)
 
 
+def test_the_newest_certificate_is_that_of_the_newest_version(tmp_path):
+  root = tmp_path / 'export'
+  assert registry.newest_certificate(root) is None
+  for version in (2, 10):
+    (root / str(version)).mkdir(parents=True)
+    (root / str(version) / 'certificate.json').write_text('{}')
+  newest = root / '10' / 'certificate.json'
+  assert registry.newest_certificate(root) == newest
+  newest.unlink()
+  assert registry.newest_certificate(root) is None
+
+
 def test_an_older_whole_version_stands_in(version_copy, caplog):
   half = version_copy.parent / '2'
   half.mkdir()

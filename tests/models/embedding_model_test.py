@@ -130,3 +130,16 @@ def test_embed_returns_unit_norm_and_handles_no_images():
   embeddings = embedding_model.embed(backbone, images, batch_size=3)
   np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-5)
   assert embedding_model.embed(backbone, images[:0]).shape == (0, 128)
+
+
+def test_a_backbone_comes_back_from_its_file(tmp_path):
+  settings = config.ModelConfig(embedding_dim=8)
+  backbone = embedding_model.build_backbone(settings, _SHAPE)
+  path = tmp_path / 'weights.npz'
+  embedding_model.save_weights(path, embedding_model.get_weights(backbone))
+  again = embedding_model.load_backbone(settings, _SHAPE, path)
+  images = np.random.default_rng(0).integers(0, 256, [3, *_SHAPE])
+  np.testing.assert_array_equal(
+    embedding_model.embed(again, images.astype(np.uint8)),
+    embedding_model.embed(backbone, images.astype(np.uint8)),
+  )

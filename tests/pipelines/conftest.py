@@ -1,19 +1,31 @@
-"""A small world on disk: stores of labelled images and a linear encoder."""
+"""A small world on disk: stores of labelled images and a linear encoder.
 
+And a file system that is no disk: `memory://`.
+"""
+
+import contextlib
 import hashlib
+import io
 import pathlib
+import shutil
 import sys
+import threading
 
 import cloudpickle
 import numpy as np
 import pytest
+from apache_beam.io import filesystem
 
 from tff_dpemb import config
+from tff_dpemb.clustering import noise
 from tff_dpemb.data import user_store
+from tff_dpemb.pipelines import embed
+from tff_dpemb.pipelines import publish
 
 SHAPE = (4, 4, 1)
 CLASSES = 4
 EMBEDDING_DIM = 8
+DELTA = 1e-3
 
 # Workers of other processes cannot import this file: send it with the job.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -39,7 +51,14 @@ def open_encoder(path):
 
 
 def write_store(
-  path, users, *, seed, images=4, shard_bytes=64 << 20, first_names=()
+  path,
+  users,
+  *,
+  seed,
+  images=4,
+  shard_bytes=64 << 20,
+  first_names=(),
+  class_format='class {}',
 ):
   """Writes `users` users; a user's class decides the mean image.
 
@@ -52,7 +71,10 @@ def write_store(
     name=pathlib.Path(path).name,
     image_shape=SHAPE,
     label_names={
-      'category': [*first_names, *(f'class {i}' for i in range(CLASSES))]
+      'category': [
+        *first_names,
+        *(class_format.format(i) for i in range(CLASSES)),
+      ]
     },
     shard_bytes=shard_bytes,
   ) as writer:
@@ -96,3 +118,138 @@ def settings():
     examples_per_class=100,
     hidden_units=16,
   )
+
+
+@pytest.fixture(scope='session')
+def embedded(stores, tmp_path_factory, encoder):
+  """Returns a restricted folder in which the stores are embedded already."""
+  restricted = tmp_path_factory.mktemp('embedded')
+  for name, directory in (
+    ('private', publish.PRIVATE),
+    ('public', publish.PUBLIC),
+  ):
+    embed.embed(
+      store=stores / name,
+      export='model-1',
+      label='category',
+      directory=restricted / directory,
+      open_export=encoder,
+    )
+  return restricted
+
+
+@pytest.fixture
+def call(stores, tmp_path, encoder, settings, embedded):
+  """Returns a function that publishes; `call.request` is what it asked for."""
+  charged = []
+
+  def run(**overrides):
+    restricted = overrides.get('restricted', tmp_path / 'restricted')
+    if not restricted.exists():
+      shutil.copytree(embedded, restricted)
+    arguments = dict(
+      private_store=stores / 'private',
+      public_store=stores / 'public',
+      export='model-1',
+      output=tmp_path / 'synthetic',
+      restricted=tmp_path / 'restricted',
+      config=settings,
+      delta=DELTA,
+      charge=lambda event, name: charged.append((event, name)),
+      release='run/synthetic',
+      open_export=encoder,
+      source=noise.SeededGaussian(0),
+    )
+    run.request = publish.Request(**{**arguments, **overrides})
+    return publish.run(run.request)
+
+  run.charged = charged
+  return run
+
+
+class MemoryFiles(filesystem.FileSystem):
+  """A bucket in this process: objects appear when they are closed.
+
+  Beam finds it by its scheme, as any that is defined.
+  """
+
+  objects: dict[str, bytes] = {}
+  threads: set[int] = set()  # that wrote
+  renames_replace = True
+  fails_to_write = ''  # names that end so break off half-way
+  _lock = threading.RLock()
+
+  @classmethod
+  def scheme(cls):
+    return 'memory'
+
+  def join(self, basepath, *paths):
+    return '/'.join([basepath.rstrip('/'), *paths])
+
+  def split(self, path):
+    return tuple(path.rsplit('/', 1))
+
+  def mkdirs(self, path):
+    pass
+
+  def has_dirs(self):
+    return False
+
+  def _list(self, dir_or_prefix):
+    with self._lock:
+      names = [n for n in self.objects if n.startswith(dir_or_prefix)]
+    return [self.metadata(name) for name in names]
+
+  @contextlib.contextmanager
+  def create(self, path, mime_type='', compression_type=None):
+    buffer = io.BytesIO()
+    if self.fails_to_write and self.fails_to_write in path:
+      self.objects[path] = b'half'
+      raise ConnectionError('broken off')
+    yield buffer
+    with self._lock:
+      self.objects[path] = buffer.getvalue()
+      self.threads.add(threading.get_ident())
+
+  def open(self, path, mime_type='', compression_type=None):
+    with self._lock:
+      if path not in self.objects:
+        raise KeyError(path)  # Of a client library: no OSError.
+      return io.BytesIO(self.objects[path])
+
+  def copy(self, source_file_names, destination_file_names):
+    raise NotImplementedError
+
+  def rename(self, source_file_names, destination_file_names):
+    with self._lock:
+      for old, new in zip(source_file_names, destination_file_names):
+        if new in self.objects and not self.renames_replace:
+          raise filesystem.BeamIOError('the name is taken')
+        self.objects[new] = self.objects.pop(old)
+
+  def exists(self, path):
+    return path in self.objects
+
+  def size(self, path):
+    return len(self.objects[path])
+
+  def last_updated(self, path):
+    return 0.0
+
+  def metadata(self, path):
+    return filesystem.FileMetadata(path, self.size(path))
+
+  def delete(self, paths):
+    with self._lock:
+      for path in paths:
+        del self.objects[path]
+
+
+@pytest.fixture
+def memory(monkeypatch):
+  """Returns the empty bucket `memory://`."""
+  monkeypatch.setattr(MemoryFiles, 'objects', {})
+  monkeypatch.setattr(MemoryFiles, 'threads', set())
+  monkeypatch.setattr(MemoryFiles, 'renames_replace', True)
+  monkeypatch.setattr(MemoryFiles, 'fails_to_write', '')
+  return MemoryFiles

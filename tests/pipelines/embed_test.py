@@ -1,11 +1,13 @@
 """Embedding a store: same as the encoder on the array; reused; refused."""
 
+import pathlib
 import pickle
 
 import cloudpickle
 import numpy as np
 import pytest
 
+from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
 from tff_dpemb.clustering import errors
 from tff_dpemb.data import user_store
@@ -39,17 +41,22 @@ def test_equals_the_encoder_on_the_whole_store(stores, tmp_path, encoder):
   np.testing.assert_array_equal(
     users, np.concatenate([part[2] for part in parts])
   )
-  assert embedded.rows == store.num_examples == len(users)
+  assert embedded.manifest.rows == store.num_examples == len(users)
+
+
+def stamp_of(embedded):
+  path = pathlib.Path(embed.part_path(embedded.path, 0))
+  return path.stat().st_mtime_ns
 
 
 def test_is_reused_until_an_input_changes(stores, tmp_path, encoder):
   first = run(stores, tmp_path, encoder)
-  stamp = embed.part_path(first.path, 0).stat().st_mtime_ns
+  stamp = stamp_of(first)
   run(stores, tmp_path, encoder)
-  assert embed.part_path(first.path, 0).stat().st_mtime_ns == stamp
+  assert stamp_of(first) == stamp
   other = run(stores, tmp_path, encoder, export='model-2')
-  assert other.export_digest != first.export_digest
-  assert embed.part_path(first.path, 0).stat().st_mtime_ns != stamp
+  assert other.manifest.export_digest != first.manifest.export_digest
+  assert stamp_of(first) != stamp
 
 
 def test_dofn_can_be_pickled(stores, encoder):
@@ -85,6 +92,63 @@ def test_store_without_images_is_nothing_to_release(
 
 def test_damaged_part_is_named(stores, tmp_path, encoder):
   embedded = run(stores, tmp_path, encoder)
-  embed.part_path(embedded.path, 1).write_bytes(b'PAR1 not')
+  pathlib.Path(embed.part_path(embedded.path, 1)).write_bytes(b'PAR1 not')
   with pytest.raises(storage.ArtifactError, match='part-00001'):
     embedded.read(1)
+
+
+def test_altered_part_is_named(stores, tmp_path, encoder):
+  """A part of an equal form, as a worker of another job would write it."""
+  embedded = run(stores, tmp_path, encoder)
+  x, labels, users = embedded.read(0)
+  other = embed.part_from_arrays(-x, labels, users)
+  pathlib.Path(embed.part_path(embedded.path, 0)).write_bytes(other)
+  with pytest.raises(
+    storage.ArtifactError, match='part-00000.* another SHA-256'
+  ):
+    embedded.read(0)
+
+
+def test_what_was_there_before_is_removed(stores, tmp_path, encoder):
+  """Nothing of users stays that are in the store no more."""
+  stale = tmp_path / 'embeddings' / 'part-00077.parquet'
+  stale.parent.mkdir()
+  stale.write_bytes(b'of a larger store')
+  embedded = run(stores, tmp_path, encoder)
+  assert not stale.exists()
+  assert sorted(item.name for item in stale.parent.iterdir()) == sorted(
+    ['manifest.json', *embedded.manifest.files]
+  )
+  modes = {item.stat().st_mode & 0o777 for item in stale.parent.iterdir()}
+  assert modes == {0o600}
+
+
+def test_without_a_manifest_there_are_no_embeddings(stores, tmp_path, encoder):
+  first = run(stores, tmp_path, encoder)
+  stamp = stamp_of(first)
+  pathlib.Path(first.path, 'manifest.json').unlink()
+  again = run(stores, tmp_path, encoder)
+  assert again == first and stamp_of(again) != stamp
+
+
+def test_an_older_form_is_refused(stores, tmp_path, encoder):
+  run(stores, tmp_path, encoder)
+  storage.atomic_write_json(
+    tmp_path / 'embeddings' / 'manifest.json',
+    {'schema': 'dpemb.embeddings/1', 'parts': 3},
+  )
+  with pytest.raises(
+    documents.DocumentError,
+    match="schema 'dpemb.embeddings/2', got .* remove its directory and run",
+  ):
+    run(stores, tmp_path, encoder)
+
+
+def test_the_kept_manifest_is_read():
+  """Made once: later releases must go on to read it, to the same digest."""
+  path = pathlib.Path(__file__).parent / 'kept' / 'embeddings' / 'manifest.json'
+  found = embed.Manifest.read(path)
+  assert found.digest == (
+    '09e1006f6d48c9d99092e50d3f90c68f432b03dcdbfb6f6e54d19aa9c4179b2c'
+  )
+  assert (found.rows, found.num_users, found.embedding_dim) == (324, 80, 8)

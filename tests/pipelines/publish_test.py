@@ -1,7 +1,8 @@
 """From stores to a published set: content, guarantee, resume, refusals."""
 
+import dataclasses
 import json
-import shutil
+import pathlib
 
 import numpy as np
 import pytest
@@ -13,68 +14,26 @@ from tff_dpemb.clustering import errors
 from tff_dpemb.clustering import mixture as mixture_lib
 from tff_dpemb.clustering import noise
 from tff_dpemb.clustering import projection as projection_lib
-from tff_dpemb.evaluation import classification
 from tff_dpemb.pipelines import accumulate
-from tff_dpemb.pipelines import assessment
 from tff_dpemb.pipelines import embed
-from tff_dpemb.pipelines import publish
+from tff_dpemb.pipelines import manifest as manifest_lib
+from tff_dpemb.pipelines import synthetic_set
 from tff_dpemb.synthesis import sampling
 
-DELTA = 1e-3
+DELTA = 1e-3  # of `call`
 
 
-@pytest.fixture(scope='session')
-def embedded(stores, tmp_path_factory, encoder):
-  """Returns a restricted folder in which the stores are embedded already."""
-  restricted = tmp_path_factory.mktemp('embedded')
-  for name, directory in (
-    ('private', 'embeddings'),
-    ('public', 'public-embeddings'),
-  ):
-    embed.embed(
-      store=stores / name,
-      export='model-1',
-      label='category',
-      directory=restricted / directory,
-      open_export=encoder,
-    )
-  return restricted
-
-
-@pytest.fixture
-def call(stores, tmp_path, encoder, settings, embedded):
-  charged = []
-
-  def run(**overrides):
-    restricted = overrides.get('restricted', tmp_path / 'restricted')
-    if not restricted.exists():
-      shutil.copytree(embedded, restricted)
-    arguments = dict(
-      private_store=stores / 'private',
-      public_store=stores / 'public',
-      export='model-1',
-      output=tmp_path / 'synthetic',
-      restricted=tmp_path / 'restricted',
-      config=settings,
-      delta=DELTA,
-      charge=lambda event, name: charged.append((event, name)),
-      release='run/synthetic',
-      open_export=encoder,
-      source=noise.SeededGaussian(0),
-    )
-    return publish.run(**{**arguments, **overrides})
-
-  run.charged = charged
-  return run
+def _at(made):
+  return pathlib.Path(made.path)
 
 
 def test_release_is_whole(call, tmp_path, settings):
   found = call()
-  embeddings, labels = publish.read(found.path)
+  embeddings, labels = synthetic_set.read(found.path)
   assert embeddings.shape == (400, 8) and found.examples == 400
   np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-5)
   assert sorted(set(labels.tolist())) == [0, 1, 2, 3] == list(found.classes)
-  schema = parquet.read_schema(found.path / 'embeddings.parquet')
+  schema = parquet.read_schema(_at(found) / 'embeddings.parquet')
   assert str(schema.field('label').type) == 'int32'
   assert str(schema.field('embedding').type).startswith('list<')
   assert str(schema.field('embedding').type.value_type) == 'float'
@@ -83,12 +42,12 @@ def test_release_is_whole(call, tmp_path, settings):
   epsilon = pld.PLDAccountant().compose(found.event).get_epsilon(DELTA)
   assert epsilon <= settings.epsilon and found.epsilon <= settings.epsilon
   assert found.epsilon == pytest.approx(epsilon, rel=1e-2)
-  manifest = storage.read_json(found.path / 'manifest.json')
+  manifest = manifest_lib.Manifest.read(_at(found) / 'manifest.json')
   assert manifest == found.manifest
-  assert manifest['certifiable'] is False  # A seed is for tests.
-  assert manifest['class_rule'] == 'declared in synthesis.class_names'
-  assert manifest['epsilon_is'].startswith('in addition to the training')
-  assert [item['outcome'] for item in manifest['classes']] == ['kept'] * 4
+  assert manifest.noise.certifiable is False  # A seed is for tests.
+  assert manifest.class_rule == 'declared in synthesis.class_names'
+  assert manifest.notes.epsilon_is.startswith('in addition to the training')
+  assert [item.outcome for item in manifest.classes] == ['kept'] * 4
 
 
 def test_certificate_arguments_account_for_every_charge(call):
@@ -106,16 +65,16 @@ def test_certificate_arguments_account_for_every_charge(call):
 
 def test_nothing_restricted_is_published(call):
   found = call()
-  assert sorted(item.name for item in found.path.iterdir()) == [
+  assert sorted(item.name for item in _at(found).iterdir()) == [
     'embeddings.parquet',
     'manifest.json',
   ]
-  text = json.dumps(found.manifest)
+  text = json.dumps(found.manifest.to_json())
   assert 'user-' not in text and 'store_digest' not in text
 
 
-def _files(path):
-  return {item.name: item.read_bytes() for item in path.iterdir()}
+def _files(made):
+  return {item.name: item.read_bytes() for item in _at(made).iterdir()}
 
 
 def test_a_users_own_category_changes_nothing_published(
@@ -133,7 +92,7 @@ def test_a_users_own_category_changes_nothing_published(
       output=tmp_path / f'synthetic-{len(names)}',
       source=noise.SeededGaussian(0),
     )
-    found.append(_files(made.path))
+    found.append(_files(made))
   assert found[0] == found[1]
 
 
@@ -142,10 +101,10 @@ def test_labels_are_positions_in_the_declared_set(call, settings):
   found = call(config=settings.model_copy(update={'class_names': names}))
   assert found.class_names == names
   assert found.classes == (0, 2)
-  outcomes = [item['outcome'] for item in found.manifest['classes']]
+  outcomes = [item.outcome for item in found.manifest.classes]
   assert outcomes == ['kept', 'dropped', 'kept']
   assert found.certificate_arguments()['dropped_classes'] == ['nobody']
-  assert sorted(set(publish.read(found.path)[1].tolist())) == [0, 2]
+  assert sorted(set(synthetic_set.read(found.path)[1].tolist())) == [0, 2]
 
 
 def test_other_classes_need_another_release(call, settings):
@@ -168,7 +127,7 @@ class Certify:
   def __call__(self, release, hashes):
     assert not (self._output / 'manifest.json').exists()
     assert release.certificate_arguments()['queries']
-    assert release.path == self._output
+    assert release.path == str(self._output)
     assert len(release.embeddings) == len(release.labels) == release.examples
     self.calls.append(hashes)
     return {name: json.dumps(hashes).encode() for name in self._files}
@@ -177,31 +136,32 @@ class Certify:
 def test_certificate_appears_with_the_set(call, tmp_path):
   certify = Certify(tmp_path / 'synthetic')
   found = call(certify=certify)
-  assert sorted(_files(found.path)) == [
+  assert sorted(_files(found)) == [
     'certificate.html',
     'certificate.json',
     'embeddings.parquet',
     'manifest.json',
   ]
-  assert storage.read_json(found.path / 'certificate.json') == {
-    name: storage.sha256_of(found.path / name)
+  assert storage.read_json(_at(found) / 'certificate.json') == {
+    name: storage.sha256_of(_at(found) / name)
     for name in ('embeddings.parquet', 'manifest.json')
   }
-  assert storage.read_json(found.path / 'manifest.json') == found.manifest
-  before = (found.path / 'certificate.json').stat().st_mtime_ns
+  found_again = manifest_lib.Manifest.read(_at(found) / 'manifest.json')
+  assert found_again == found.manifest
+  before = (_at(found) / 'certificate.json').stat().st_mtime_ns
   call(certify=certify)
   assert len(certify.calls) == 1  # Certified already: left alone.
-  assert (found.path / 'certificate.json').stat().st_mtime_ns == before
+  assert (_at(found) / 'certificate.json').stat().st_mtime_ns == before
 
 
 def test_without_its_certificate_a_set_is_published_again(call, tmp_path):
   found = call()
   call(certify=lambda release, hashes: {'certificate.json': b'{}'})
-  assert (found.path / 'certificate.json').read_bytes() == b'{}'
-  (found.path / 'embeddings.parquet').write_bytes(b'damaged')
+  assert (_at(found) / 'certificate.json').read_bytes() == b'{}'
+  (_at(found) / 'embeddings.parquet').write_bytes(b'damaged')
   call(certify=lambda release, hashes: {'certificate.json': b'{"a": 1}'})
-  publish.read(found.path)
-  assert (found.path / 'certificate.json').read_bytes() == b'{"a": 1}'
+  synthetic_set.read(found.path)
+  assert (_at(found) / 'certificate.json').read_bytes() == b'{"a": 1}'
   assert len(call.charged) == 1
 
 
@@ -248,22 +208,22 @@ def test_equals_the_function_on_the_whole_array(
     examples_per_class=settings.examples_per_class,
     seed=sampling.seed_of('run/synthetic'),
   )
-  np.testing.assert_array_equal(publish.read(found.path)[0], expected)
+  np.testing.assert_array_equal(synthetic_set.read(found.path)[0], expected)
 
 
 def test_same_call_returns_the_same_release(call):
   first = call()
-  stamp = (first.path / 'manifest.json').stat().st_mtime_ns
+  stamp = (_at(first) / 'manifest.json').stat().st_mtime_ns
   again = call(source=noise.SeededGaussian(1))  # Would draw other noise.
   assert again.manifest == first.manifest
-  assert (first.path / 'manifest.json').stat().st_mtime_ns == stamp
+  assert (_at(first) / 'manifest.json').stat().st_mtime_ns == stamp
   assert len(call.charged) == 1
 
 
 def test_crash_between_passes_resumes_with_the_noise_drawn(
   call, tmp_path, monkeypatch
 ):
-  whole = publish.read(call(restricted=tmp_path / 'other').path)[0]
+  whole = synthetic_set.read(call(restricted=tmp_path / 'other').path)[0]
   original = accumulate.accumulate
   calls = []
 
@@ -280,8 +240,8 @@ def test_crash_between_passes_resumes_with_the_noise_drawn(
       call(source=source)
   resumed = call(source=source)
   assert len(call.charged) == 2  # One for each of the two releases.
-  assert resumed.manifest['charges'] == ['plan']
-  np.testing.assert_array_equal(publish.read(resumed.path)[0], whole)
+  assert resumed.manifest.charges == ('plan',)
+  np.testing.assert_array_equal(synthetic_set.read(resumed.path)[0], whole)
 
 
 def test_refused_charge_publishes_nothing(call, tmp_path):
@@ -304,72 +264,85 @@ def test_id_cannot_be_used_for_other_settings(call, settings):
 
 def test_production_noise_is_certifiable(call):
   found = call(source=noise.DiscreteGaussian(), release='other')
-  assert found.manifest['certifiable'] is True
-  assert 'OpenDP' in found.manifest['noise']
+  assert found.manifest.noise.certifiable is True
+  assert 'OpenDP' in found.manifest.noise.source
 
 
 def test_altered_set_is_found(call):
   found = call()
-  (found.path / 'embeddings.parquet').write_bytes(b'x')
+  (_at(found) / 'embeddings.parquet').write_bytes(b'x')
   with pytest.raises(storage.ArtifactError, match='SHA-256'):
-    publish.read(found.path)
+    synthetic_set.read(found.path)
 
 
-def test_synthetic_set_teaches_real_classes(
-  call, stores, tmp_path, encoder, settings
-):
-  found = call()
-  comparison = assessment.assess(
-    synthetic=found,
-    private_store=stores / 'private',
-    held_out_store=stores / 'test',
-    export='model-1',
-    restricted=tmp_path / 'restricted',
-    config=settings,
-    open_export=encoder,
+_THREADS = ('--direct_running_mode=multi_threading', '--direct_num_workers=3')
+
+
+def test_a_bucket_gets_the_bytes_that_a_disk_gets(call, tmp_path, memory):
+  """Embeddings, sums and the set: all that workers write and read."""
+  other = call(
+    restricted=tmp_path / 'other',
+    shared='memory://bucket/run',
+    output='memory://bucket/synthetic',
+    certify=lambda release, hashes: {'certificate.json': b'{}'},
+    pipeline_options=_THREADS,
   )
-  assert comparison.accuracy_on_real.value > 0.9
-  assert comparison.share_of_real >= 0.8
-  assert comparison.chance < 0.5 and comparison.uniform_chance == 0.25
-  assert comparison.examples == 61 * 4
-
-
-def test_assessment_goes_by_name_before_anything_is_published(
-  call, stores, tmp_path, encoder, settings, write_store
-):
-  # The held-out store numbers its classes otherwise, and one class is no
-  # longer declared.
-  write_store(tmp_path / 'held-out', 60, seed=3, first_names=('a', 'b'))
-  config = settings.model_copy(
-    update={'class_names': ('class 3', 'class 0', 'class 2')}
+  local = call(certify=lambda release, hashes: {'certificate.json': b'{}'})
+  assert other.manifest == local.manifest
+  bucket = memory.objects
+  for root, there in (
+    (tmp_path / 'restricted', 'memory://bucket/run'),
+    (tmp_path / 'synthetic', 'memory://bucket/synthetic'),
+  ):
+    ours = {
+      f'{there}/{path.relative_to(root)}': path.read_bytes()
+      for path in root.rglob('*')
+      if path.is_file()
+    }
+    log = {name for name in ours if '/release-' in name and 'sum' not in name}
+    log -= {name for name in log if 'rows_of_user' in name}
+    assert {n for n in bucket if n.startswith(there)} == set(ours) - log
+    for name in set(ours) - log:
+      assert bucket[name] == ours[name], name
+  # What was charged and drawn is on the disk, and synced, for both.
+  logs = [
+    {path.name: path.read_bytes() for path in (tmp_path / name).rglob('*.json')}
+    for name in ('other', 'restricted')
+  ]
+  assert 'charges.json' in logs[0]
+  assert {n: logs[0][n] for n in logs[0] if n != 'manifest.json'} == {
+    n: logs[1][n] for n in logs[1] if n != 'manifest.json'
+  }
+  np.testing.assert_array_equal(
+    synthetic_set.read(other.path)[0], synthetic_set.read(local.path)[0]
   )
-  found = []
-
-  def certify(release, hashes):
-    assert not release.path.exists()
-    found.append(
-      assessment.assess(
-        synthetic=release,
-        private_store=stores / 'private',
-        held_out_store=tmp_path / 'held-out',
-        export='model-1',
-        restricted=tmp_path / 'restricted',
-        config=config,
-        open_export=encoder,
-      )
-    )
-    return {publish.CERTIFICATE: b'{}'}
-
-  call(config=config, certify=certify)
-  (comparison,) = found
-  assert comparison.accuracy.value > 0.8
-  assert comparison.accuracy_on_real.value > 0.9
-  assert comparison.uniform_chance == pytest.approx(1 / 3)
-  assert 0 < comparison.examples < 61 * 4
+  assert len(memory.threads) > 1  # Workers wrote, not the driver alone.
 
 
-def test_what_engineers_see_is_named():
-  text = ' '.join(assessment.SEEN_WITHOUT_PROTECTION)
-  for figure in classification.RESTRICTED:
-    assert figure in text
-  assert 'exact sums' in text and 'embeddings' in text
+def test_a_release_resumes_from_a_bucket(call, tmp_path, memory):
+  arguments = dict(
+    shared='memory://bucket/run',
+    output='memory://bucket/synthetic',
+    certify=lambda release, hashes: {'certificate.json': b'{}'},
+  )
+  first = call(**arguments)
+  before = dict(memory.objects)
+  again = call(**arguments, source=noise.SeededGaussian(1))
+  assert again.manifest == first.manifest
+  assert memory.objects == before
+  # A set whose manifest never came is none: it is written again.
+  del memory.objects['memory://bucket/synthetic/manifest.json']
+  call(**arguments)
+  assert memory.objects == before
+  assert len(call.charged) == 1
+
+
+def test_requests_that_cannot_be_kept_are_refused(call):
+  call()
+  # A lost log would let noise be drawn again that nobody has charged.
+  with pytest.raises(
+    errors.ClusteringError, match='restricted must be a local'
+  ):
+    dataclasses.replace(call.request, restricted='memory://bucket/run')
+  with pytest.raises(errors.ClusteringError, match='release must be an id'):
+    dataclasses.replace(call.request, release='')

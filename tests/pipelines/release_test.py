@@ -8,12 +8,10 @@ from tff_dpemb.artifacts import storage
 from tff_dpemb.clustering import errors
 from tff_dpemb.clustering import noise
 from tff_dpemb.clustering import plan as plan_lib
-from tff_dpemb.clustering import queries
-from tff_dpemb.pipelines import accumulate
+from tff_dpemb.pipelines import files
 from tff_dpemb.pipelines import release as release_lib
 
 PLAN = plan_lib.build((0, 1), epsilon=4.0, delta=1e-5, projection_dim=2)
-QUERY = queries.Query(centres=np.zeros((2, 1, 2)), radius=1.0, counts=False)
 
 
 class Spent(RuntimeError):
@@ -57,9 +55,7 @@ def sums(step):
 
 
 def draw_all(release):
-  return [
-    release.draw(i, QUERY, sums(step)) for i, step in enumerate(PLAN.passes)
-  ]
+  return [release.draw(i, sums(step)) for i, step in enumerate(PLAN.passes)]
 
 
 def test_whole_plan_is_charged_once_before_the_first_draw(tmp_path):
@@ -84,7 +80,7 @@ def test_noise_is_read_back_not_drawn_again(tmp_path):
 def test_refused_charge_draws_nothing(tmp_path):
   release = open_release(tmp_path, Book(limit=0))
   with pytest.raises(Spent):
-    release.draw(0, QUERY, sums(PLAN.passes[0]))
+    release.draw(0, sums(PLAN.passes[0]))
   assert not release.noisy_path(0).exists()
   assert release.charges() == []
 
@@ -92,7 +88,7 @@ def test_refused_charge_draws_nothing(tmp_path):
 def test_a_ledger_that_lacks_charges_is_refused(tmp_path):
   """Another ledger, or an older copy: no noise is drawn on its account."""
   book = Book()
-  open_release(tmp_path, book, charged=0).draw(0, QUERY, sums(PLAN.passes[0]))
+  open_release(tmp_path, book, charged=0).draw(0, sums(PLAN.passes[0]))
   with pytest.raises(errors.ClusteringError, match='must hold the 1 charges'):
     open_release(tmp_path, book, charged=0)
   # A crash between the two leaves the ledger one ahead.
@@ -103,15 +99,15 @@ def test_a_ledger_that_lacks_charges_is_refused(tmp_path):
 def test_lost_draw_is_charged_again(tmp_path, monkeypatch):
   book = Book()
   release = open_release(tmp_path, book)
-  release.draw(0, QUERY, sums(PLAN.passes[0]))
+  release.draw(0, sums(PLAN.passes[0]))
 
   def crash(path, content):
     raise storage.ArtifactError('disk full')
 
   with monkeypatch.context() as patch:
-    patch.setattr(accumulate, 'write_sums', crash)
+    patch.setattr(files, 'write_arrays', crash)
     with pytest.raises(storage.ArtifactError):
-      release.draw(1, QUERY, sums(PLAN.passes[1]))
+      release.draw(1, sums(PLAN.passes[1]))
   resumed = open_release(tmp_path, book)
   draw_all(resumed)
   assert resumed.charges() == ['plan', 'centres_1']
@@ -130,7 +126,7 @@ def test_lost_draw_is_charged_again(tmp_path, monkeypatch):
 
 def test_pass_not_begun_is_not_charged_again(tmp_path):
   book = Book()
-  open_release(tmp_path, book).draw(0, QUERY, sums(PLAN.passes[0]))
+  open_release(tmp_path, book).draw(0, sums(PLAN.passes[0]))
   draw_all(open_release(tmp_path, book))
   assert len(book.entries) == 1
 

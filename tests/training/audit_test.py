@@ -8,6 +8,7 @@ import pytest
 from tff_dpemb import config
 from tff_dpemb.privacy.audit import bounds
 from tff_dpemb.privacy.audit import canaries as audit_canaries
+from tff_dpemb.privacy.audit import gaussians
 from tff_dpemb.privacy.mechanisms import correlated
 from tff_dpemb.privacy.mechanisms import correlated_gaussian
 from tff_dpemb.privacy.mechanisms import independent
@@ -199,3 +200,34 @@ def test_an_adaptive_clip_stays_where_it_starts():
 def test_a_model_that_is_no_longer_finite_is_named(tff_worker, pure, backbone):
   with pytest.raises(bounds.AuditError, match='must stay finite.*round 0'):
     _observe(_plan(1.0, rounds=1), pure, backbone, count=10, rate=1e39)
+
+
+@pytest.mark.parametrize('kind', ['flip', 'add'])
+def test_estimates_tell_canaries_from_those_that_were_not_in(kind):
+  inside = np.array([True, True, False, False])
+  final = np.array([0.9, 0.7, 0.1, -0.1])
+  canaries = audit_canaries.Canaries(
+    kind, inside, np.ones([1, 4], bool), np.ones([1, 4], int)
+  )
+  observed = training_audit.Observed(
+    products=np.stack([final, 0.5 * final]) * 4,
+    unseen=np.array([[0.4, -0.4], [0.0, 0.0]]) * 4,
+    norms=np.array([4.0, 8.0]),
+    final=2 * final,
+    final_unseen=2 * np.array([0.3, -0.3]),
+    final_norm=2.0,
+  )
+  found = training_audit.estimates(canaries, observed, 1e-3)
+  last = found['final model, cosine']
+  spread = 0.1 * 2**0.5
+  assert last['in'] == pytest.approx((0.8, spread))
+  assert last['out'] == pytest.approx((0.0, spread))
+  assert last['unseen'] == pytest.approx((0.0, 3 * spread))
+  null = last['unseen'] if kind == 'add' else last['out']
+  assert last['epsilon'] == pytest.approx(
+    gaussians.epsilon_of_gaussians(last['in'], null, delta=1e-3)
+  )
+  largest = found['all iterates, largest cosine']
+  assert largest['in'] == pytest.approx((0.8, spread))
+  # The negative one is larger, nearer zero, in the round of the larger norm.
+  assert largest['out'][0] == pytest.approx((0.1 - 0.025) / 2)

@@ -1,8 +1,7 @@
-"""The round loop: order of charge and noise, resume, cohorts, refusals."""
+"""The round loop: order of charge and noise, resume, refusals."""
 
 import dataclasses
 import json
-import threading
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from dp_accounting import dp_event
 
 from tff_dpemb import config
 from tff_dpemb.artifacts import storage
-from tff_dpemb.data import user_store
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import ledger as ledger_lib
@@ -18,28 +16,9 @@ from tff_dpemb.privacy.mechanisms import samplers
 from tff_dpemb.privacy.planning import settings as settings_lib
 from tff_dpemb.training import aggregators
 from tff_dpemb.training import program
+from tff_dpemb.training import virtual_clients
 
-_USERS = 40
-
-
-@pytest.fixture(scope='module')
-def store(tmp_path_factory):
-  """40 users of 5 images; user i owns identity i alone."""
-  path = tmp_path_factory.mktemp('data') / 'private'
-  rng = np.random.default_rng(0)
-  with user_store.StoreWriter(
-    path,
-    name='private',
-    image_shape=(8, 8, 1),
-    label_names={'identity': [f'{i}' for i in range(_USERS)]},
-  ) as writer:
-    for user in range(_USERS):
-      writer.add_user(
-        f'user-{user}',
-        rng.integers(0, 256, [5, 8, 8, 1]).astype(np.uint8),
-        {'identity': np.full([5], user, np.int32)},
-      )
-  return user_store.UserStore.open(path)
+_USERS = 40  # Of the store.
 
 
 def _page(*, rounds=3, **privacy):
@@ -154,7 +133,9 @@ def test_each_round_is_charged_once_and_moves_the_weights(run):
     assert 0 < times.executor.server < report.seconds
     (placed,) = times.executor.placement
     assert placed.clients == len(
-      program.draw_slots(run.plan, run.page.training, np.random.default_rng(0))
+      virtual_clients.draw_slots(
+        run.plan, run.page.training, np.random.default_rng(0)
+      )
     )
   kept = run._paths.restricted / 'training_metrics.jsonl'
   last = json.loads(kept.read_text().splitlines()[-1])
@@ -209,41 +190,6 @@ def test_an_empty_cohort_is_a_legal_charged_round(
   assert 0 < np.abs(noise).max() < 1  # Noise was added all the same.
 
 
-def test_removing_one_user_changes_exactly_one_virtual_client(store):
-  """The bound of 2C rests on this: checked for every user of a cohort."""
-  page = _page(users_per_round=30, virtual_clients=4)
-  training = page.training.model_copy(
-    update={'max_users_per_virtual_client': 5}
-  )
-  plan = _plan(page)
-
-  class _Draws:
-    """A generator whose cohort is given; the hash key is fixed."""
-
-    def __init__(self, users):
-      self._users = users
-
-    def binomial(self, n, p):
-      return len(self._users)
-
-    def choice(self, *args, **kwargs):
-      return np.asarray(self._users)
-
-    def bytes(self, count):
-      return bytes(range(count))
-
-  cohort = list(range(3, 33))
-  before = program.draw_slots(plan, training, _Draws(cohort))
-  assert max(map(len, before)) == 5  # Overflow really happens.
-  for user in cohort:
-    others = [other for other in cohort if other != user]
-    after = program.draw_slots(plan, training, _Draws(others))
-    changed = sum(
-      not np.array_equal(x, y) for x, y in zip(before, after, strict=True)
-    )
-    assert changed <= 1
-
-
 def test_the_neighbouring_sum_moves_by_at_most_two_clips(
   tmp_path, tff_worker, store, pure, backbone
 ):
@@ -268,7 +214,9 @@ def test_the_neighbouring_sum_moves_by_at_most_two_clips(
 
   def total(slots):
     data = [
-      program.client_data(store, users, page.training, np.random.default_rng(i))
+      virtual_clients.client_data(
+        store, users, page.training, np.random.default_rng(i)
+      )
       for i, users in enumerate(slots)
     ]
     after, _ = iterative.next(process.with_fresh_noise(state), data)
@@ -285,73 +233,7 @@ def test_the_neighbouring_sum_moves_by_at_most_two_clips(
     assert 0 < moved <= 2 * clip * (1 + 1e-4)
 
 
-def test_client_data_caps_each_user_and_numbers_identities_locally(store):
-  page = _page()
-  rng = np.random.default_rng(0)
-  data = program.client_data(store, np.array([7, 30, 2]), page.training, rng)
-  assert data.images.shape == (12, 8, 8, 1)
-  assert sorted(set(data.labels.tolist())) == [0, 1, 2]
-  none = program.client_data(store, np.array([], int), page.training, rng)
-  assert none.images.shape == (0, 8, 8, 1)
-
-
-def test_without_virtual_clients_each_user_is_a_client(store):
-  page = _page(share_virtual_clients=False, virtual_clients=12)
-  slots = program.draw_slots(
-    _plan(page), page.training, np.random.default_rng(0)
-  )
-  assert all(len(slot) == 1 for slot in slots)
-  assert _plan(page).sensitivity == 1
-
-
-def test_fixed_size_draws_exactly_so_many(store):
-  page = _page(sampler='fixed-size')
-  rng = np.random.default_rng(0)
-  for _ in range(5):
-    slots = program.draw_slots(_plan(page), page.training, rng)
-    assert len(slots) == 3
-    assert len(np.unique(np.concatenate(slots))) == 12
-
-
-def test_the_next_cohort_is_read_while_a_round_runs():
-  began = [threading.Event() for _ in range(3)]
-
-  def read(number, stop):
-    del stop
-    began[number].set()
-    if number == 2:
-      raise OSError('the disk is gone')
-    return number
-
-  with program._ReadAhead(read, 0, 3) as read_ahead:
-    assert read_ahead.take() == 0
-    assert began[1].wait(timeout=10)  # Nobody has asked for it yet.
-    assert read_ahead.take() == 1
-    with pytest.raises(OSError, match='the disk is gone'):
-      read_ahead.take()
-
-
 _SCHEDULED = {'sampler': 'min-separation', 'min_separation': 3}
-
-
-def test_minimum_separation_draws_by_the_schedule(store):
-  """7 rounds, 3 apart, at most 2 times: all 40 twice, nobody in round 6."""
-  page = _page(rounds=6, **_SCHEDULED, max_participations=2)
-  plan, rng = _plan(page), np.random.default_rng(0)
-  rounds = [
-    np.concatenate(
-      program.draw_slots(
-        plan, page.training, rng, round_number=number, schedule_key=bytes(16)
-      )
-    )
-    for number in range(7)
-  ]
-  for number in range(3):
-    assert set(rounds[number]) == set(rounds[number + 3])
-  assert sorted(np.concatenate(rounds[:3])) == list(range(_USERS))
-  assert not len(rounds[6])
-  with pytest.raises(ValueError, match='the key of a schedule must be'):
-    program.draw_slots(plan, page.training, rng)
 
 
 def _correlated_page(kind, *, adaptive):

@@ -11,7 +11,6 @@ machine that are no more.
 
 import contextlib
 import ctypes
-import functools
 import hashlib
 import io
 import json
@@ -19,14 +18,15 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+
+from tff_dpemb.processes import liveness
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -71,6 +71,22 @@ def atomic_write_bytes(
       with contextlib.suppress(OSError):
         os.unlink(temporary)
     raise ArtifactError(_explain(path, error)) from error
+
+
+def read_or_make_secret(
+  path: str | os.PathLike[str], make: Callable[[], bytes]
+) -> bytes:
+  """Returns the secret at `path`; where there is none, keeps what `make` gives.
+
+  It is its owner's alone (mode 0600) from the first byte on.
+
+  Raises:
+    ArtifactError: It could not be written.
+  """
+  path = pathlib.Path(path)
+  if not path.exists():
+    atomic_write_bytes(path, make(), is_private=True)
+  return path.read_bytes()
 
 
 def atomic_write_json(
@@ -219,18 +235,12 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 
 
 def _prefix(path: pathlib.Path) -> str:
-  return f'.{path.name}.{os.getpid()}.{_machine()}-'
+  return f'.{path.name}.{os.getpid()}.{_tag()}-'
 
 
-@functools.cache
-def _machine() -> str:
+def _tag() -> str:
   """Returns a short tag of this machine and its namespace of process ids."""
-  try:
-    space = os.readlink('/proc/self/ns/pid')
-  except OSError:
-    space = ''
-  name = f'{socket.gethostname()}/{space}'
-  return hashlib.sha256(name.encode()).hexdigest()[:8]
+  return hashlib.sha256(liveness.machine().encode()).hexdigest()[:8]
 
 
 def _sweep(path: pathlib.Path) -> None:
@@ -248,9 +258,9 @@ def _sweep(path: pathlib.Path) -> None:
     return  # A directory that may be written, not listed.
   for name in names:
     found = pattern.fullmatch(name)
-    if found is None or found[2] not in (None, _machine()):
+    if found is None or found[2] not in (None, _tag()):
       continue
-    if _is_alive(int(found[1])):
+    if liveness.is_alive(int(found[1])):
       continue
     stale = path.with_name(name)
     if found[3] == 'old' and not path.exists():
@@ -258,16 +268,6 @@ def _sweep(path: pathlib.Path) -> None:
         os.replace(stale, path)
       continue  # Never removed: it may be the only copy.
     _remove(stale)
-
-
-def _is_alive(pid: int) -> bool:
-  try:
-    os.kill(pid, 0)
-  except (ProcessLookupError, OverflowError):
-    return False
-  except PermissionError:
-    return True
-  return True
 
 
 def _remove(path: pathlib.Path) -> None:

@@ -132,19 +132,17 @@ class _Trial:
     others: queries.Sums = {}
     own: queries.Sums = {}
 
-    def accumulate(query: queries.Query) -> queries.Sums:
+    def accumulate(i: int, query: queries.Query) -> queries.Sums:
+      del i
       nonlocal others, own
       others = query.sums_of(self._points, self._indices, self._users)
       own = query.sums_of(self._canary, np.array([self._where]), np.array([0]))
       return queries.add(others, own) if inside else others
 
-    def release(
-      i: int, query: queries.Query, sums: queries.Sums
-    ) -> queries.Sums:
+    def release(i: int, sums: queries.Sums) -> queries.Sums:
       nonlocal ratio, moved
       multipliers = self._plan.passes[i].multipliers
       noisy = noise.add_noise(sums, multipliers, source=self._source)
-      del query  # The one that was just summed.
       for name, multiplier in multipliers.items():
         # Off the diagonal of a scatter the noise is 1/sqrt(2) of it and every
         # entry is there twice: the sum over the matrix is right for both.

@@ -26,8 +26,8 @@ from tff_dpemb.clustering import queries
 MINIMUM_USERS = 5.0  # a noisy class below this is dropped
 _STDDEVS = 3.0  # ... as is one below this many deviations of its noise
 
-Accumulate = Callable[[queries.Query], queries.Sums]
-Release = Callable[[int, queries.Query, queries.Sums], queries.Sums]
+Accumulate = Callable[[int, queries.Query], queries.Sums]
+Release = Callable[[int, queries.Sums], queries.Sums]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,6 +74,12 @@ def fit(
 ) -> Mixture:
   """Returns the mixture; asks `accumulate`, then `release`, once a pass.
 
+  Args:
+    plan: What is asked, pass by pass.
+    projection: Public.
+    accumulate: (index of the pass, its query) -> sums over all users. PRIVATE.
+    release: (index of the pass, its sums) -> noisy sums.
+
   Raises:
     NothingToRelease: No declared class has enough users (after the release,
       which stays charged).
@@ -98,7 +104,7 @@ def fit(
       counts=step.counts is not None,
       scatter='none' if step.scatter is None else plan.covariance,
     )
-    noisy = release(i, query, accumulate(query))
+    noisy = release(i, accumulate(i, query))
     if step.counts is not None:
       counts = noisy['counts'].reshape(centres.shape[:2]) / queries.COUNT_STEPS
       if i == 0:
@@ -150,14 +156,13 @@ def fit_array(
   points = projection.project(embeddings)
   indices = class_indices(labels, plan.classes)
 
-  def release(i, query, sums):
-    del query
+  def release(i, sums):
     return noise.add_noise(sums, plan.passes[i].multipliers, source=source)
 
   return fit(
     plan,
     projection,
-    accumulate=lambda query: query.sums_of(points, indices, users),
+    accumulate=lambda _, query: query.sums_of(points, indices, users),
     release=release,
   )
 

@@ -1,18 +1,15 @@
 """How one release spends its budget: passes, multipliers, event.
 
 A plan is a frozen value. What is drawn (`Pass.multipliers`) and what is
-accounted (`ClusteringPlan.event`) come from it and from nothing else.
+accounted (`ClusteringPlan.event`) come from it and from nothing else. It is part
+of the manifest of what was released by it.
 """
 
-import dataclasses
-import hashlib
-import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal
 
-import numpy as np
-
+from tff_dpemb.artifacts import documents
 from tff_dpemb.clustering import errors
 from tff_dpemb.clustering import noise
 from tff_dpemb.clustering import queries
@@ -20,8 +17,7 @@ from tff_dpemb.clustering import queries
 WHOLE_PLAN = 'plan'  # the charge of all passes at once
 
 
-@dataclasses.dataclass(frozen=True)
-class BudgetSplit:
+class BudgetSplit(documents.Value):
   """Shares of the budget (of 1 / noise_multiplier^2), summing to 1.
 
   zCDP is additive in 1 / noise_multiplier^2, so shares compose exactly.
@@ -32,6 +28,9 @@ class BudgetSplit:
     scatter: Second moments: the covariances.
     first_pass: Part of `sums` that the first pass gets; the others share the
       rest equally.
+
+  Raises:
+    ClusteringError: A share is out of range, or they do not sum to 1.
   """
 
   counts: float = 0.05
@@ -39,21 +38,21 @@ class BudgetSplit:
   scatter: float = 0.35
   first_pass: float = 0.40
 
-  def __post_init__(self):
-    shares = (self.counts, self.sums, self.scatter)
-    if not all(0 < share < 1 for share in (*shares, self.first_pass)):
+  def __init__(self, **shares: float):
+    super().__init__(**shares)
+    parts = (self.counts, self.sums, self.scatter)
+    if not all(0 < share < 1 for share in (*parts, self.first_pass)):
       raise errors.ClusteringError(
-        f'budget shares must be in (0, 1), got {shares} and first_pass'
+        f'budget shares must be in (0, 1), got {parts} and first_pass'
         f' {self.first_pass}.'
       )
-    if abs(sum(shares) - 1) > 1e-9:
+    if abs(sum(parts) - 1) > 1e-9:
       raise errors.ClusteringError(
-        f'budget shares must sum to 1, got {sum(shares)}.'
+        f'budget shares must sum to 1, got {sum(parts)}.'
       )
 
 
-@dataclasses.dataclass(frozen=True)
-class Pass:
+class Pass(documents.Value):
   """One pass over the users: noise multiplier of each query that it asks."""
 
   name: str
@@ -82,14 +81,15 @@ class Pass:
     return dp_accounting.GaussianDpEvent(self.noise_multiplier)
 
 
-@dataclasses.dataclass(frozen=True)
-class ClusteringPlan:
+class ClusteringPlan(documents.Value):
   """User-level (epsilon, delta), add-or-remove one user, no sampling."""
 
+  unit: Literal['user'] = 'user'
+  adjacency: Literal['add_or_remove_one'] = 'add_or_remove_one'
   classes: tuple[int, ...]
   components_per_class: int
   projection_dim: int
-  covariance: str
+  covariance: Literal['pooled', 'per_class']
   epsilon: float
   delta: float
   noise_multiplier: float
@@ -125,10 +125,6 @@ class ClusteringPlan:
       [step.event() for name in charges for step in steps[name]]
     )
 
-  def proved_epsilon(self) -> float:
-    """Returns the proved epsilon of `event()` at `delta`."""
-    return epsilon_of_event(self.event(), self.delta)
-
   def rho(self) -> float:
     """Returns the zCDP parameter of the release."""
     return 0.5 / self.noise_multiplier**2
@@ -150,43 +146,9 @@ class ClusteringPlan:
         distance += noise.distance_to_gaussian(scale, sizes[name])
     return (1 + math.exp(self.epsilon)) * distance
 
-  def to_manifest(self) -> dict[str, Any]:
-    """Returns the plan as JSON values, for manifest and certificate."""
-    return {
-      'unit': 'user',
-      'adjacency': 'add_or_remove_one',
-      'epsilon_asked': self.epsilon,
-      'delta': self.delta,
-      'noise_multiplier': self.noise_multiplier,
-      'zcdp_rho': self.rho(),
-      'discrete_noise_adds_to_delta_at_most': self.discrete_delta(),
-      'classes': list(self.classes),
-      'components_per_class': self.components_per_class,
-      'projection_dim': self.projection_dim,
-      'covariance': self.covariance,
-      'split': dataclasses.asdict(self.split),
-      'passes': [
-        {
-          'name': step.name,
-          'joint_noise_multiplier': step.noise_multiplier,
-          'queries': [
-            {
-              'name': name,
-              'noise_multiplier': z,
-              'sensitivity_steps': queries.steps_of(name),
-              'sensitivity': 1.0,
-            }
-            for name, z in step.multipliers.items()
-          ],
-        }
-        for step in self.passes
-      ],
-    }
-
   def digest(self) -> str:
     """Returns the SHA-256 hex digest of the plan."""
-    text = json.dumps(self.to_manifest(), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return documents.digest_of(self.to_json())
 
 
 def build(
@@ -197,7 +159,7 @@ def build(
   projection_dim: int,
   components_per_class: int = 1,
   clustering_rounds: int = 2,
-  covariance: str = 'pooled',
+  covariance: Literal['pooled', 'per_class'] = 'pooled',
   split: BudgetSplit = BudgetSplit(),
 ) -> ClusteringPlan:
   """Returns the plan that meets (epsilon, delta) with the least noise.
@@ -293,17 +255,3 @@ def _passes(
     )
     for i in range(rounds)
   )
-
-
-def neighbour_distance(
-  step: Pass, left: queries.Sums, right: queries.Sums
-) -> float:
-  """Returns how far two sums are apart, in units of the pass's noise.
-
-  At most `1 / step.noise_multiplier` for data sets that differ in one user.
-  """
-  total = 0.0
-  for name, z in step.multipliers.items():
-    change = (left[name] - right[name]) / queries.steps_of(name)
-    total += float(np.square(change).sum()) / z**2
-  return math.sqrt(total)

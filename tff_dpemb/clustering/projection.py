@@ -8,13 +8,14 @@ result of a row does not depend on the block that it is computed in.
 
 import dataclasses
 import hashlib
-import io
-import zipfile
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from tff_dpemb.clustering import errors
 
+RADIUS_QUANTILE = 0.95  # of public norms, where no other is given
 _GRID = 2.0**24  # steps per unit of embeddings and basis
 
 
@@ -85,38 +86,35 @@ class Projection:
     norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
     return (embeddings / np.maximum(norms, 1e-12)).astype(np.float32)
 
-  def to_bytes(self) -> bytes:
-    """Returns the map as the bytes of a .npz file."""
-    buffer = io.BytesIO()
-    np.savez(
-      buffer,
-      **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
-    )
-    return buffer.getvalue()
+  def to_arrays(self) -> dict[str, np.ndarray]:
+    """Returns the map as named arrays, for a file."""
+    return {
+      f.name: np.asarray(getattr(self, f.name), np.float64)
+      for f in dataclasses.fields(self)
+    }
 
   def digest(self) -> str:
     """Returns the SHA-256 hex digest of the map."""
     digest = hashlib.sha256()
-    for field in dataclasses.fields(self):
-      value = np.asarray(getattr(self, field.name), np.float64)
-      digest.update(f'{field.name}{value.shape}'.encode())
+    for name, value in self.to_arrays().items():
+      digest.update(f'{name}{value.shape}'.encode())
       digest.update(np.ascontiguousarray(value).tobytes())
     return digest.hexdigest()
 
 
-def from_bytes(content: bytes) -> Projection:
-  """Returns the map of `Projection.to_bytes`.
+def from_arrays(arrays: Mapping[str, np.ndarray]) -> Projection:
+  """Returns the map of `Projection.to_arrays`.
 
   Raises:
-    ClusteringError: The bytes are damaged.
+    ClusteringError: An array is missing, or one is of no projection.
   """
-  try:
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-      values = {f.name: arrays[f.name] for f in dataclasses.fields(Projection)}
-  except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+  wanted = {field.name for field in dataclasses.fields(Projection)}
+  if set(arrays) != wanted:
     raise errors.ClusteringError(
-      'projection must be a whole .npz; remove it and start a new release.'
-    ) from error
+      f'projection must be of arrays {sorted(wanted)}, got {sorted(arrays)};'
+      ' start a new release.'
+    )
+  values: dict[str, Any] = dict(arrays)
   for name in ('radius', 'within_radius'):
     values[name] = float(values[name])
   return Projection(**values)
@@ -127,7 +125,7 @@ def fit(
   dim: int,
   *,
   public_labels: np.ndarray | None = None,
-  quantile: float = 0.95,
+  quantile: float = RADIUS_QUANTILE,
 ) -> Projection:
   """Returns the PCA projection of public embeddings.
 

@@ -40,14 +40,13 @@ class Query:
     centres: Public or already released centres [K, k, d]: k components of
       each of K declared classes.
     radius: Norm bound of a row's residual, > 0.
-    counts, sums: Whether the pass asks for them.
+    counts: Whether the pass asks for them.
     scatter: 'none', 'pooled' (one matrix over all classes) or 'per_class'.
   """
 
   centres: np.ndarray
   radius: float
   counts: bool = True
-  sums: bool = True
   scatter: str = 'none'
 
   def __post_init__(self):
@@ -69,11 +68,9 @@ class Query:
   def zero(self) -> Sums:
     """Returns the sums of no user."""
     classes, components, dim = self.centres.shape
-    sums: Sums = {}
+    sums = {'sums': np.zeros((classes * components, dim), np.int64)}
     if self.counts:
       sums['counts'] = np.zeros(classes * components, np.int64)
-    if self.sums:
-      sums['sums'] = np.zeros((classes * components, dim), np.int64)
     if self.scatter != 'none':
       matrices = classes if self.scatter == 'per_class' else 1
       sums['scatter'] = np.zeros((matrices, dim, dim), np.int64)
@@ -94,8 +91,8 @@ class Query:
       labels: [n] int index of the declared class; others (-1) are dropped.
       users: [n] int.
       rows_of_user: [users] rows in declared classes of each user in *all*
-        blocks, indexed by user (`count_rows`). Without it every user must have
-        all rows in this one block.
+        blocks, indexed by user. Without it every user must have all rows in
+        this one block.
 
     Raises:
       ClusteringError: Shapes disagree.
@@ -138,9 +135,8 @@ class Query:
     if self.counts:
       weights = np.floor(COUNT_STEPS / rows).astype(np.int64)
       np.add.at(result['counts'], cell, weights)
-    if self.sums:
-      steps = np.trunc(residuals * (COUNT_STEPS / rows)[:, None])
-      _add_by_cell(result['sums'], cell, steps.astype(np.int64))
+    steps = np.trunc(residuals * (COUNT_STEPS / rows)[:, None])
+    _add_by_cell(result['sums'], cell, steps.astype(np.int64))
     if self.scatter == 'none':
       return
     steps = np.trunc(residuals * (_ROW_STEPS / np.sqrt(rows))[:, None])
@@ -168,18 +164,6 @@ class Query:
     norms = distances[index, component]
     scale = _SHRINK / np.maximum(norms, self.radius)  # of an infinite norm: 0
     return component, residuals * scale[:, None]
-
-
-def count_rows(
-  labels: np.ndarray, users: np.ndarray, *, classes: int, num_users: int
-) -> np.ndarray:
-  """Returns the rows in declared classes of each user [num_users] int64.
-
-  Blocks add up. Users are 0 .. num_users - 1.
-  """
-  labels = np.asarray(labels)
-  declared = (labels >= 0) & (labels < classes)
-  return np.bincount(np.asarray(users)[declared], minlength=num_users)
 
 
 def add(left: Sums, right: Sums) -> Sums:

@@ -7,21 +7,42 @@ other split.
 
 import os
 import pathlib
+import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
 from tff_dpemb.data import user_store
 
-SPLITS = ('public', 'private', 'validation', 'test')
+Split = Literal['public', 'private', 'validation', 'test']
+SPLITS: tuple[Split, ...] = typing.get_args(Split)
 MANIFEST = 'data_set.json'
-FORMAT = 'dpemb.data_set/1'
 
 
 class DataError(ValueError):
   """Input images, or a wanted split of them, that break a rule."""
+
+
+class DataSetManifest(documents.Document):
+  """What a data set was made of.
+
+  Attributes:
+    source: Where its images come from.
+    options: With which it was made.
+    stores: Digest of the store of each split that is there.
+  """
+
+  remedy = 'no other form is read'
+
+  schema_name: Literal['dpemb.data_set/2'] = documents.schema(
+    'dpemb.data_set/2'
+  )
+  source: str
+  options: dict[str, Any]
+  stores: dict[Split, documents.Sha256]
 
 
 def split_identities(
@@ -112,15 +133,11 @@ def write_manifest(
   """Writes `data_set.json`: the source, its options and the stores' digests."""
   directory = pathlib.Path(directory)
   stores = open_stores(directory)
-  storage.atomic_write_json(
-    directory / MANIFEST,
-    {
-      'format': FORMAT,
-      'source': source,
-      'options': dict(options),
-      'stores': {split: store.digest for split, store in stores.items()},
-    },
-  )
+  DataSetManifest(
+    source=source,
+    options=dict(options),
+    stores={split: stores[split].digest for split in SPLITS if split in stores},
+  ).write(directory / MANIFEST)
 
 
 def open_stores(
@@ -164,12 +181,9 @@ def verify(directory: str | os.PathLike[str]) -> dict[str, int]:
   for store in stores.values():
     store.verify()
   try:
-    expected = storage.read_json(directory / MANIFEST)['stores']
-  except (storage.ArtifactError, KeyError, TypeError) as error:
-    raise DataError(
-      f'{str(directory / MANIFEST)!r} must be the manifest of a data set; make'
-      ' the data set again.'
-    ) from error
+    expected = DataSetManifest.read(directory / MANIFEST).stores
+  except storage.ArtifactError as error:
+    raise DataError(f'{error} Make the data set again.') from error
   found = {split: store.digest for split, store in stores.items()}
   if found != expected:
     changed = sorted(

@@ -10,18 +10,14 @@ All but the manifest are Arrow IPC files of one record batch, so that a memory
 map is one contiguous array per column and nothing is read until it is used.
 """
 
-import dataclasses
-import hashlib
-import json
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Literal
 
 import pyarrow as pa
 
+from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
 
-FORMAT = 'dpemb.user_store/1'
 MANIFEST = 'manifest.json'
 USERS = 'users.arrow'
 EXTENTS = 'extents.arrow'
@@ -32,37 +28,16 @@ class StoreError(ValueError):
   """A user store, or what is put into one, that breaks a rule."""
 
 
-@dataclasses.dataclass(frozen=True)
-class FileInfo:
+class FileInfo(documents.Value):
   """One file of a store: its name, rows, size and digest."""
 
   name: str
-  rows: int
-  bytes: int
-  sha256: str
+  rows: documents.PositiveCount
+  bytes: documents.PositiveCount
+  sha256: documents.Sha256
 
 
-class ClassNames(Sequence[str]):
-  """The class names of one label column, read from the map when asked for."""
-
-  def __init__(self, names: pa.StringArray):
-    self._names = names
-
-  def __len__(self) -> int:
-    return len(self._names)
-
-  def __getitem__(self, index):
-    if isinstance(index, slice):
-      return self._names[index].to_pylist()
-    if index < 0:
-      index += len(self)
-    if not 0 <= index < len(self):
-      raise IndexError(f'class must be in [0, {len(self)}), got {index}.')
-    return self._names[index].as_py()
-
-
-@dataclasses.dataclass(frozen=True)
-class StoreManifest:
+class StoreManifest(documents.Document):
   """What a store holds.
 
   Attributes:
@@ -75,66 +50,45 @@ class StoreManifest:
     source: Where the images come from.
     licence: Under which terms.
     shards: The files with the examples.
-    files: The other files.
-    label_names: Class names of each label column; a view of the mapped file.
+    files: `users.arrow`, `extents.arrow` and `classes.arrow`.
   """
 
+  remedy = 'no other form is read'
+
+  schema_name: Literal['dpemb.user_store/2'] = documents.schema(
+    'dpemb.user_store/2'
+  )
   name: str
-  image_shape: tuple[int, int, int]
-  encoding: str
-  num_users: int
-  num_examples: int
-  num_classes: Mapping[str, int]
+  image_shape: tuple[
+    documents.PositiveCount, documents.PositiveCount, documents.PositiveCount
+  ]
+  encoding: Literal['raw', 'encoded']
+  num_users: documents.PositiveCount
+  num_examples: documents.PositiveCount
+  num_classes: dict[str, documents.PositiveCount]
   source: str
   licence: str
   shards: tuple[FileInfo, ...]
-  files: tuple[FileInfo, ...]
-  label_names: Mapping[str, Sequence[str]] = dataclasses.field(
-    default_factory=dict, compare=False, repr=False
-  )
-
-  def to_json(self) -> dict[str, Any]:
-    """Returns the JSON object that `manifest_from_json` reads."""
-    content = {
-      field.name: getattr(self, field.name)
-      for field in dataclasses.fields(self)
-      if field.name not in ('label_names', 'shards', 'files')
-    }
-    content['image_shape'] = list(self.image_shape)
-    content['num_classes'] = dict(self.num_classes)
-    content['shards'] = [dataclasses.asdict(item) for item in self.shards]
-    content['files'] = [dataclasses.asdict(item) for item in self.files]
-    return {'format': FORMAT, **content}
-
-  @property
-  def digest(self) -> str:
-    """SHA-256 of the manifest, hence of every file of the store."""
-    text = json.dumps(self.to_json(), sort_keys=True, separators=(',', ':'))
-    return hashlib.sha256(text.encode()).hexdigest()
+  files: tuple[FileInfo, FileInfo, FileInfo]
 
 
-def manifest_from_json(content: Any, *, path: pathlib.Path) -> StoreManifest:
-  """Returns the manifest of a JSON object.
+def read_manifest(path: pathlib.Path) -> StoreManifest:
+  """Returns the manifest in a file.
 
   Raises:
-    StoreError: It is not a manifest of this format.
+    StoreError: The file is missing, of another form, or breaks a rule.
   """
-  if not isinstance(content, dict) or content.get('format') != FORMAT:
-    raise StoreError(
-      f'{str(path)!r} must be a manifest of format {FORMAT!r}; build the store'
-      ' again.'
-    )
-  fields = {key: value for key, value in content.items() if key != 'format'}
   try:
-    fields['image_shape'] = tuple(fields['image_shape'])
-    for key in ('shards', 'files'):
-      fields[key] = tuple(FileInfo(**item) for item in fields[key])
-    return StoreManifest(**fields)
-  except (KeyError, TypeError) as error:
+    manifest = StoreManifest.read(path)
+  except storage.ArtifactError as error:
+    raise StoreError(f'{error} Build the store again.') from error
+  names = tuple(info.name for info in manifest.files)
+  if names != (USERS, EXTENTS, CLASSES):
     raise StoreError(
-      f'{str(path)!r} must be a whole manifest ({error}); build the store'
-      ' again.'
-    ) from error
+      f'{str(path)!r}: files must be {USERS}, {EXTENTS} and {CLASSES}, got'
+      f' {list(names)}; build the store again.'
+    )
+  return manifest
 
 
 def write_batch(path: pathlib.Path, batch: pa.RecordBatch) -> FileInfo:
@@ -197,9 +151,3 @@ def _damaged(path: pathlib.Path, reason: str | None) -> StoreError:
     f'{str(path)!r} is damaged or missing ({reason}); copy it again from a'
     ' backup or build the store again.'
   )
-
-
-def hash_of(user_id: str) -> int:
-  """Returns the 64-bit hash by which a user id is looked up."""
-  digest = hashlib.blake2b(user_id.encode(), digest_size=8).digest()
-  return int.from_bytes(digest, 'little')

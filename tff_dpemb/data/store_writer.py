@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tff_dpemb.artifacts import storage
 from tff_dpemb.data import store_format
+from tff_dpemb.data import store_index
 
 StoreError = store_format.StoreError
 
@@ -82,6 +83,17 @@ class StoreWriter:
       raise StoreError(
         f"encoding must be 'raw' or 'encoded', got {encoding!r}."
       )
+    for field, text in (
+      ('name', name),
+      ('source', source),
+      ('licence', licence),
+      *(('a label column', column) for column in label_names),
+    ):
+      if not _is_unicode(text):  # Of a file name in another encoding.
+        raise StoreError(
+          f'{field} must be Unicode text, got {text!r}; rename what it is'
+          ' called after.'
+        )
     for column in label_names:
       if column in ('image', 'user'):
         raise StoreError(f'label column must not be named {column!r}.')
@@ -330,16 +342,17 @@ class StoreWriter:
       )
     self._flush()
     directory = self._directory
-    files = (
-      store_format.write_batch(
-        directory / store_format.USERS, self._users_batch()
-      ),
-      store_format.write_batch(
-        directory / store_format.EXTENTS, self._extents_batch()
-      ),
-      store_format.write_batch(
-        directory / store_format.CLASSES, self._classes_batch()
-      ),
+    extents = np.concatenate(self._extents)
+    users, ends, classes = (
+      store_format.write_batch(directory / name, batch)
+      for name, batch in (
+        (
+          store_format.USERS,
+          store_index.users_batch(list(self._index_of), extents),
+        ),
+        (store_format.EXTENTS, store_index.extents_batch(extents)),
+        (store_format.CLASSES, store_index.classes_batch(self._label_names)),
+      )
     )
     manifest = store_format.StoreManifest(
       name=self._name,
@@ -353,50 +366,14 @@ class StoreWriter:
       source=self._source,
       licence=self._licence,
       shards=tuple(self._shards),
-      files=files,
+      files=(users, ends, classes),
     )
-    storage.atomic_write_json(
-      directory / store_format.MANIFEST, manifest.to_json()
-    )
+    manifest.write(directory / store_format.MANIFEST)
 
-  def _users_batch(self) -> pa.RecordBatch:
-    users, _, _, counts = np.concatenate(self._extents).T
-    total = len(self._index_of)
-    extents = np.bincount(users, minlength=total)
-    examples = np.bincount(users, weights=counts, minlength=total)
-    ids = list(self._index_of)
-    hashes = np.array([store_format.hash_of(item) for item in ids], np.uint64)
-    order = np.argsort(hashes, kind='stable')
-    return pa.RecordBatch.from_pydict(
-      {
-        'id': pa.array(ids, pa.large_string()),
-        'first_extent': pa.array(np.cumsum(extents) - extents),
-        'num_extents': pa.array(extents.astype(np.int32)),
-        'num_examples': pa.array(examples.astype(np.int64)),
-        'sorted_hash': pa.array(hashes[order]),
-        'sorted_index': pa.array(order.astype(np.int64)),
-      }
-    )
 
-  def _extents_batch(self) -> pa.RecordBatch:
-    extents = np.concatenate(self._extents)
-    extents = extents[np.argsort(extents[:, 0], kind='stable')]
-    names = ('user', 'shard', 'start', 'count')
-    return pa.RecordBatch.from_pydict(
-      {name: pa.array(extents[:, column]) for column, name in enumerate(names)}
-    )
-
-  def _classes_batch(self) -> pa.RecordBatch:
-    columns = list(self._label_names)
-    return pa.RecordBatch.from_pydict(
-      {
-        'column': pa.array(
-          [column for column in columns for _ in self._label_names[column]],
-          pa.large_string(),
-        ),
-        'name': pa.array(
-          [name for column in columns for name in self._label_names[column]],
-          pa.large_string(),
-        ),
-      }
-    )
+def _is_unicode(text: str) -> bool:
+  try:
+    text.encode()
+  except UnicodeEncodeError:
+    return False
+  return True

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from tff_dpemb import images as image_codec
-from tff_dpemb.artifacts import storage
 from tff_dpemb.data import store_format
+from tff_dpemb.data import store_index
 from tff_dpemb.data import store_writer
 
 StoreError = store_format.StoreError
@@ -75,12 +75,8 @@ class UserStore:
       extents.column(name).to_numpy() for name in ('shard', 'start', 'count')
     ]
     classes = store_format.map_batch(path, files[store_format.CLASSES])
-    label_names, start = {}, 0
-    for column, count in manifest.num_classes.items():
-      names = classes.column('name').slice(start, count)
-      label_names[column] = store_format.ClassNames(names)
-      start += count
-    self.manifest = dataclasses.replace(manifest, label_names=label_names)
+    self._label_names = store_index.class_names(classes, manifest.num_classes)
+    self.manifest = manifest
     self._open_shards: collections.OrderedDict[int, _Shard] = (
       collections.OrderedDict()
     )
@@ -103,11 +99,7 @@ class UserStore:
         f'{str(path)!r} must be a user store, got a path without'
         f' {store_format.MANIFEST}; make one with `dpemb data`.'
       )
-    try:
-      content = storage.read_json(manifest_path)
-    except storage.ArtifactError as error:
-      raise StoreError(str(error)) from error
-    manifest = store_format.manifest_from_json(content, path=manifest_path)
+    manifest = store_format.read_manifest(manifest_path)
     for info in manifest.shards:
       store_format.check_size(path / info.name, info)
     return cls(path, manifest)
@@ -145,6 +137,11 @@ class UserStore:
     """int64 [num_users]: how many images each user owns."""
     return self._num_examples
 
+  @property
+  def label_names(self) -> Mapping[str, Sequence[str]]:
+    """Class names of each label column; views of the mapped file."""
+    return self._label_names
+
   def num_classes(self, label: str) -> int:
     """Returns the number of classes of a label column."""
     return len(self._names_of(label))
@@ -163,7 +160,7 @@ class UserStore:
     Raises:
       StoreError: No such user.
     """
-    wanted = np.uint64(store_format.hash_of(user_id))
+    wanted = np.uint64(store_index.hash_of(user_id))
     place = int(np.searchsorted(self._sorted_hash, wanted))
     while place < self.num_users and self._sorted_hash[place] == wanted:
       index = int(self._sorted_index[place])
@@ -268,6 +265,20 @@ class UserStore:
       ),
     )
 
+  def example_ids(self) -> list[str]:
+    """Returns `user/position` of each example, in the order of `read_all`."""
+    return [
+      f'{self.user_id(user)}/{position}'
+      for user, count in enumerate(self._num_examples.tolist())
+      for position in range(count)
+    ]
+
+  def read_first(self, count: int) -> np.ndarray:
+    """Returns up to `count` images, uint8 [n, h, w, c], user after user."""
+    owners = np.searchsorted(np.cumsum(self._num_examples), count) + 1
+    users = range(min(int(owners), self.num_users))
+    return self.read_all(users=users)[0][:count]
+
   @property
   def shards(self) -> list[store_format.FileInfo]:
     """The files that hold the examples, in order."""
@@ -301,10 +312,11 @@ class UserStore:
       store_format.check_digest(self._path, info)
 
   def _names_of(self, label: str) -> Sequence[str]:
-    names: Mapping[str, Sequence[str]] = self.manifest.label_names
-    if label not in names:
-      raise StoreError(f'label must be one of {sorted(names)}, got {label!r}.')
-    return names[label]
+    if label not in self._label_names:
+      raise StoreError(
+        f'label must be one of {sorted(self._label_names)}, got {label!r}.'
+      )
+    return self._label_names[label]
 
   def _checked(self, index: int) -> int:
     if not 0 <= index < self.num_users:

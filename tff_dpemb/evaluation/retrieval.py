@@ -12,6 +12,7 @@ import numpy as np
 from tff_dpemb.evaluation import interval
 
 _BLOCK_ROWS = 512
+_FLOAT32_COSINE = 1e-6  # cosines that float32 embeddings cannot tell apart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +139,25 @@ def nearest(
     indices[block] = order
     cosines[block] = np.take_along_axis(scores, order, axis=1)
   return indices, cosines
+
+
+def agrees_with_exact(
+  query: np.ndarray, gallery: np.ndarray, found: Sequence[int]
+) -> bool:
+  """Returns whether `found` is what brute force in float64 finds.
+
+  Cosines that differ by 1e-6 or less, which float32 embeddings cannot tell
+  apart, may change places.
+
+  Args:
+    query: [embedding_dim].
+    gallery: [n, embedding_dim].
+    found: Positions in the gallery, best first.
+  """
+  cosines = gallery.astype(np.float64) @ query.astype(np.float64)
+  best = np.sort(cosines)[::-1][: len(found)]
+  close = np.abs(cosines[list(found)] - best) <= _FLOAT32_COSINE
+  return len(set(found)) == len(found) and bool(close.all())
 
 
 def _counts_at_least(row: np.ndarray, values: np.ndarray) -> np.ndarray:

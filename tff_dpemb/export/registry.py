@@ -18,7 +18,6 @@ Opening, listing and verifying do not import TensorFlow.
 import contextlib
 import dataclasses
 import datetime
-import fcntl
 import functools
 import logging
 import os
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tff_dpemb.artifacts import documents
+from tff_dpemb.artifacts import locks
 from tff_dpemb.artifacts import storage
 from tff_dpemb.export import manifest as manifest_lib
 from tff_dpemb.export import signature
@@ -109,7 +109,7 @@ def publish(
   if not 0 < min_cosine <= 1:
     raise ExportError(f'min_cosine must be in (0, 1], got {min_cosine}.')
   root = pathlib.Path(root)
-  with _as_export_error(), _publish_lock(root):
+  with _as_export_error(), locks.hold(root / '.lock', wait=True):
     version = max(versions(root), default=0) + 1
     path = root / str(version)
     with storage.atomic_directory(path) as directory:
@@ -260,6 +260,35 @@ def versions(root: str | os.PathLike[str]) -> list[int]:
   )
 
 
+def newest_certificate(root: str | os.PathLike[str]) -> pathlib.Path | None:
+  """Returns where the newest version keeps its certificate, if there is one."""
+  found = versions(root)
+  if not found:
+    return None
+  path = pathlib.Path(root) / str(found[-1]) / CERTIFICATE
+  return path if path.exists() else None
+
+
+def name_certificate(path: str | os.PathLike[str]) -> None:
+  """Makes a version name the certificate that lies in it now (a signed one).
+
+  Does nothing where there is no version, or one that has no certificate.
+
+  Raises:
+    ExportError: The version's manifest is damaged.
+  """
+  path = pathlib.Path(path)
+  if not (path / SAVED_MODEL).is_dir() or not (path / MANIFEST).exists():
+    return
+  with _as_export_error():
+    manifest = manifest_lib.Manifest.read(path / MANIFEST)
+    if manifest.certificate_sha256 is not None:
+      named = storage.sha256_of(path / CERTIFICATE)
+      manifest.model_copy(update={'certificate_sha256': named}).write(
+        path / MANIFEST
+      )
+
+
 def verify(path: str | os.PathLike[str]) -> list[str]:
   """Returns what is wrong with a version; empty when it is whole."""
   try:
@@ -314,15 +343,6 @@ def _damaged(path: pathlib.Path, file: str, what: str) -> ExportError:
 def _name_of(root: pathlib.Path) -> str:
   root = root.resolve()
   return root.parent.name if root.name == 'export' else root.name
-
-
-@contextlib.contextmanager
-def _publish_lock(root: pathlib.Path) -> Iterator[None]:
-  """Lets one process publish under `root` at a time."""
-  root.mkdir(parents=True, exist_ok=True)
-  with (root / '.lock').open('w') as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    yield
 
 
 @contextlib.contextmanager

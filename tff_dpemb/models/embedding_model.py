@@ -255,6 +255,17 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
   return storage.read_npz(path)
 
 
+def load_backbone(
+  model_config: config.ModelConfig,
+  image_shape: tuple[int, int, int],
+  path: str | os.PathLike[str],
+) -> tf.keras.Model:
+  """Returns `build_backbone` with the weights of an .npz file."""
+  backbone = build_backbone(model_config, image_shape)
+  set_weights(backbone, load_weights(path))
+  return backbone
+
+
 def cosine_logits(
   embeddings: tf.Tensor, head: tf.Tensor, *, scale: float
 ) -> tf.Tensor:

@@ -4,88 +4,90 @@ Sums are int64 on a fixed grid (`clustering.queries`): they do not depend on
 order, blocks or retries and equal what NumPy gives on the whole array.
 """
 
-import io
-import pathlib
-import zipfile
-from collections.abc import Iterable
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
 
 import apache_beam as beam
 import numpy as np
 
-from tff_dpemb.artifacts import storage
 from tff_dpemb.clustering import mixture
 from tff_dpemb.clustering import projection as projection_lib
 from tff_dpemb.clustering import queries
 from tff_dpemb.pipelines import embed
+from tff_dpemb.pipelines import files
 from tff_dpemb.pipelines import runner
 
+_ROWS = 'rows'
 
+
+@dataclasses.dataclass(eq=False)
 class SumPart(beam.DoFn):
-  """Part index -> its sums. The bound of each user is applied in here."""
+  """Part index -> its sums. The bound of each user is applied in here.
 
-  def __init__(
-    self,
-    embeddings: embed.Embeddings,
-    *,
-    projection: projection_lib.Projection,
-    classes: tuple[int, ...],
-    query: queries.Query,
-    rows_of_user: str,
-  ):
-    """Keeps small values; `rows_of_user` is a .npy that workers map."""
-    self._embeddings = embeddings
-    self._projection = projection
-    self._classes = classes
-    self._query = query
-    self._rows_path = rows_of_user
-    self._rows: np.ndarray | None = None
+  Attributes:
+    embeddings: Whose parts.
+    projection: Public.
+    classes: Labels of the declared classes, in their order.
+    query: What is summed.
+    rows_of_user: File of `write_rows_of_user`; read once a worker.
+  """
+
+  embeddings: embed.Embeddings
+  projection: projection_lib.Projection
+  classes: tuple[int, ...]
+  query: queries.Query
+  rows_of_user: str
 
   def setup(self):
-    self._rows = np.load(self._rows_path, mmap_mode='r')
+    self._rows = files.read_arrays(self.rows_of_user)[_ROWS]
 
   def process(self, index: int):
-    embeddings, labels, users = self._embeddings.read(index)
-    yield self._query.sums_of(
-      self._projection.project(embeddings),
-      mixture.class_indices(labels, self._classes),
+    embeddings, labels, users = self.embeddings.read(index)
+    yield self.query.sums_of(
+      self.projection.project(embeddings),
+      mixture.class_indices(labels, self.classes),
       users,
       rows_of_user=self._rows,
     )
 
 
-class AddSums(beam.CombineFn):
-  """Adds integer sums: exact, so any order and any grouping agree."""
+@dataclasses.dataclass(eq=False)  # Not frozen: Beam writes into transforms.
+class SumQuery(beam.PTransform):
+  """Parts -> the sums of a query over all users, in one file."""
 
-  def __init__(self, query: queries.Query):
-    self._query = query
+  sum_part: SumPart
+  path: str
 
-  def create_accumulator(self) -> queries.Sums:
-    return self._query.zero()
-
-  def add_input(
-    self, mutable_accumulator: queries.Sums, element: queries.Sums
-  ) -> queries.Sums:
-    return queries.add(mutable_accumulator, element)
-
-  def merge_accumulators(self, accumulators: Iterable[queries.Sums]):
-    total = self._query.zero()
-    for sums in accumulators:
-      total = queries.add(total, sums)
-    return total
-
-  def extract_output(self, accumulator: queries.Sums) -> queries.Sums:
-    return accumulator
+  def expand(self, pipeline):
+    return (
+      pipeline
+      | 'Parts' >> beam.Create(range(self.sum_part.embeddings.parts))
+      | 'Spread' >> beam.Reshuffle()
+      | 'Sum' >> beam.ParDo(self.sum_part)
+      | 'Add' >> beam.CombineGlobally(add_sums, self.sum_part.query)
+      | 'Write' >> beam.Map(functools.partial(files.write_arrays, self.path))
+    )
 
 
-class WriteSums(beam.DoFn):
-  """Writes the one result where the driver reads it."""
+@dataclasses.dataclass(eq=False)  # Not frozen: Beam writes into transforms.
+class CountRows(beam.PTransform):
+  """Parts -> the rows in declared classes of each user, in one file."""
 
-  def __init__(self, path: str):
-    self._path = path
+  embeddings: embed.Embeddings
+  classes: tuple[int, ...]
+  path: str
 
-  def process(self, sums: queries.Sums):
-    write_sums(self._path, sums)
-    yield self._path
+  def expand(self, pipeline):
+    num_users = self.embeddings.manifest.num_users
+    return (
+      pipeline
+      | 'Parts' >> beam.Create(range(self.embeddings.parts))
+      | 'Spread' >> beam.Reshuffle()
+      | 'Count' >> beam.Map(rows_of_part, self.embeddings, self.classes)
+      | 'Collect' >> beam.combiners.ToList()
+      | 'Write' >> beam.Map(write_rows, num_users, self.path)
+    )
 
 
 def accumulate(
@@ -94,71 +96,52 @@ def accumulate(
   *,
   projection: projection_lib.Projection,
   classes: tuple[int, ...],
-  rows_of_user: pathlib.Path,
-  path: pathlib.Path,
+  rows_of_user: files.Path,
+  path: files.Path,
   pipeline_options: runner.Options = None,
 ) -> queries.Sums:
   """Returns the sums of a query over all users and leaves them at `path`."""
-  fn = SumPart(
-    embeddings,
-    projection=projection,
-    classes=classes,
-    query=query,
-    rows_of_user=str(rows_of_user),
-  )
+  fn = SumPart(embeddings, projection, classes, query, str(rows_of_user))
   with runner.run(pipeline_options) as pipeline:
-    _ = (
-      pipeline
-      | 'Parts' >> beam.Create(range(embeddings.parts))
-      | 'Spread' >> beam.Reshuffle()
-      | 'Sum' >> beam.ParDo(fn)
-      | 'Add' >> beam.CombineGlobally(AddSums(query))
-      | 'Write' >> beam.ParDo(WriteSums(str(path)))
-    )
-  return read_sums(path)
+    _ = pipeline | SumQuery(fn, str(path))
+  return files.read_arrays(path)
+
+
+def add_sums(
+  parts: Iterable[queries.Sums], query: queries.Query
+) -> queries.Sums:
+  """Returns the total: exact integers, so any order and grouping agree."""
+  return functools.reduce(queries.add, parts, query.zero())
 
 
 def write_rows_of_user(
   embeddings: embed.Embeddings,
   *,
   classes: tuple[int, ...],
-  path: pathlib.Path,
+  path: files.Path,
+  pipeline_options: runner.Options = None,
 ) -> None:
-  """Writes the rows in declared classes of each user (.npy, 8 bytes a user).
+  """Writes the rows in declared classes of each user (8 bytes a user).
 
   A user's rows may lie in several parts; each row weighs 1 / that number.
   """
-  rows = np.zeros(embeddings.num_users, np.int64)
-  for index in range(embeddings.parts):
-    _, labels, users = embeddings.read(index, with_embeddings=False)
-    rows += queries.count_rows(
-      mixture.class_indices(labels, classes),
-      users,
-      classes=len(classes),
-      num_users=embeddings.num_users,
-    )
-  buffer = io.BytesIO()
-  np.save(buffer, rows)
-  storage.atomic_write_bytes(path, buffer.getvalue())
+  with runner.run(pipeline_options) as pipeline:
+    _ = pipeline | CountRows(embeddings, classes, str(path))
 
 
-def write_sums(path: str | pathlib.Path, sums: queries.Sums) -> None:
-  """Writes integer sums durably, whole or not at all."""
-  buffer = io.BytesIO()
-  np.savez(buffer, **sums)
-  storage.atomic_write_bytes(path, buffer.getvalue())
+def rows_of_part(
+  index: int, embeddings: embed.Embeddings, classes: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (users, each once, rows in declared classes of each) of a part."""
+  _, labels, users = embeddings.read(index)
+  return np.unique(users[np.isin(labels, classes)], return_counts=True)
 
 
-def read_sums(path: str | pathlib.Path) -> queries.Sums:
-  """Returns the sums that `write_sums` wrote.
-
-  Raises:
-    ArtifactError: The file is missing or damaged.
-  """
-  try:
-    with np.load(path, allow_pickle=False) as content:
-      return {name: content[name] for name in content.files}
-  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-    raise storage.ArtifactError(
-      f'{str(path)!r} is missing or damaged; start a new release.'
-    ) from error
+def write_rows(
+  parts: Sequence[tuple[np.ndarray, np.ndarray]], num_users: int, path: str
+) -> None:
+  """Writes the sum over parts of what `rows_of_part` returns."""
+  rows = np.zeros(num_users, np.int64)
+  for users, counts in parts:
+    rows[users] += counts
+  files.write_arrays(path, {_ROWS: rows})

@@ -6,21 +6,15 @@ for engineers, and `SEEN_WITHOUT_PROTECTION` says so in the certificate.
 `accuracy` and `chance` tell about held-out users, who are in no release.
 """
 
-import functools
-import pathlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from tff_dpemb import config as config_lib
 from tff_dpemb.clustering import mixture as mixture_lib
 from tff_dpemb.evaluation import classification
-from tff_dpemb.export import registry
 from tff_dpemb.pipelines import classes as classes_lib
-from tff_dpemb.pipelines import embed
+from tff_dpemb.pipelines import files
 from tff_dpemb.pipelines import publish
-from tff_dpemb.pipelines import runner
 from tff_dpemb.synthesis import classifier
 
 # For `privacy.certificate.build_for_synthesis(seen_without_protection=...)`.
@@ -34,63 +28,28 @@ _SEED = 0
 _HELD_OUT = 'held-out-embeddings'
 
 
-def check_held_out(
-  *,
-  private_store: str | pathlib.Path,
-  held_out_store: str | pathlib.Path,
-  export: str | pathlib.Path,
-  restricted: str | pathlib.Path,
-  config: config_lib.SynthesisConfig,
-  pipeline_options: runner.Options = None,
-  open_export: Callable[[str], Any] = registry.open_export,
-) -> None:
+def check_held_out(request: publish.Request, held_out_store: files.Path):
   """Refuses, before anything is charged, what `assess` would refuse after it.
 
   Held-out users are in no release, so their images may be looked at. `assess`
-  reads again what is embedded here.
-
-  Args:
-    private_store: As of `assess`; of it, only how its classes are named.
-    held_out_store: As of `assess`.
-    export: As of `assess`.
-    restricted: As of `assess`.
-    config: As of `assess`.
-    pipeline_options: Beam options or flags.
-    open_export: How the export is opened.
+  reads again what is embedded here. Of the private store, only how its classes
+  are named is read.
 
   Raises:
     EvaluationError: No held-out image is in the declared classes.
     ClusteringError: As of `classes.choose`.
   """
-  chosen = classes_lib.choose(
-    publish.class_names_of(private_store, config.label),
-    count=config.classes,
-    declared=config.class_names,
-  )
-  _, truth, _ = _real(
-    held_out_store,
-    _HELD_OUT,
-    names=chosen.names,
-    export=export,
-    restricted=pathlib.Path(restricted),
-    config=config,
-    pipeline_options=pipeline_options,
-    open_export=open_export,
-  )
+  names = publish.choose(request).names
+  _, truth, _ = _real(request, held_out_store, _HELD_OUT, names=names)
   _check_some(truth)
 
 
 def assess(
-  *,
   synthetic: publish.SyntheticRelease,
-  private_store: str | pathlib.Path,
-  held_out_store: str | pathlib.Path,
-  export: str | pathlib.Path,
-  restricted: str | pathlib.Path,
-  config: config_lib.SynthesisConfig,
+  request: publish.Request,
+  *,
+  held_out_store: files.Path,
   confidence: float = 0.95,
-  pipeline_options: runner.Options = None,
-  open_export: Callable[[str], Any] = registry.open_export,
 ) -> classification.Comparison:
   """Returns accuracies on real held-out images of the declared classes.
 
@@ -102,42 +61,33 @@ def assess(
   Args:
     synthetic: The release; it need not be on disk yet. All classes that it
       declares count: a dropped one counts against it.
-    private_store: The store that was released.
+    request: What it was made for; the embeddings of the private store are read
+      again.
     held_out_store: Users that had no part in the release.
-    export: The export of the release.
-    restricted: As for `publish.run`; its embeddings are read again.
-    config: As for `publish.run`.
     confidence: Level of the intervals.
-    pipeline_options: Beam options or flags.
-    open_export: How the export is opened.
 
   Raises:
     EvaluationError: No held-out image is in the declared classes.
   """
   names = synthetic.class_names
-  real = functools.partial(
-    _real,
-    names=names,
-    export=export,
-    restricted=pathlib.Path(restricted),
-    config=config,
-    pipeline_options=pipeline_options,
-    open_export=open_export,
-  )
 
   def predict(embeddings, labels):
     net = classifier.train(
       embeddings,
       labels,
-      hidden_units=config.hidden_units,
-      epochs=config.epochs,
+      hidden_units=request.config.hidden_units,
+      epochs=request.config.epochs,
       seed=_SEED,
     )
     return net.predict(held_out)
 
-  held_out, truth, users = real(held_out_store, _HELD_OUT)
+  held_out, truth, users = _real(
+    request, held_out_store, _HELD_OUT, names=names
+  )
   _check_some(truth)
-  embeddings, labels, _ = real(private_store, 'embeddings')
+  embeddings, labels, _ = _real(
+    request, request.private_store, publish.PRIVATE, names=names
+  )
   return classification.compare(
     predict(synthetic.embeddings, synthetic.labels),
     predict(embeddings, labels),
@@ -149,34 +99,22 @@ def assess(
 
 
 def _real(
-  store: str | pathlib.Path,
+  request: publish.Request,
+  store: files.Path,
   directory: str,
   *,
   names: Sequence[str],
-  export: str | pathlib.Path,
-  restricted: pathlib.Path,
-  config: config_lib.SynthesisConfig,
-  pipeline_options: runner.Options,
-  open_export: Callable[[str], Any],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Returns (embeddings [n, D], published labels [n], users [n]) of a store.
 
   Only images of the declared classes count.
   """
-  embedded = embed.embed(
-    store=store,
-    export=export,
-    label=config.label,
-    directory=restricted / directory,
-    pipeline_options=pipeline_options,
-    open_export=open_export,
-  )
+  label = request.config.label
+  vocabulary = publish.class_names_of(store, label)
+  embedded = publish.embed_store(request, store, directory)
   embeddings, labels, users = embedded.read_all()
   published = mixture_lib.class_indices(
-    labels,
-    classes_lib.store_labels_of(
-      publish.class_names_of(store, config.label), names
-    ),
+    labels, classes_lib.store_labels_of(vocabulary, names)
   )
   declared = published >= 0
   return embeddings[declared], published[declared], users[declared]

@@ -6,77 +6,83 @@ Shards are opened inside the DoFn from their index (feeding arrays through
 
 ```
 <directory>/part-00000.parquet   user int64, label int32, embedding list<float>
-<directory>/manifest.json        digests of store and export, rows, users, dim
+<directory>/manifest.json        `Manifest`; written last, so that without it
+                                 there are no embeddings
 ```
 """
 
 import dataclasses
-import functools
-import pathlib
-from collections.abc import Callable
-from typing import Any
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from tff_dpemb.artifacts import storage
+from tff_dpemb.artifacts import documents
 from tff_dpemb.clustering import errors
 from tff_dpemb.data import user_store
 from tff_dpemb.export import registry
+from tff_dpemb.pipelines import files
 from tff_dpemb.pipelines import runner
 
-SCHEMA = 'dpemb.embeddings/1'
+MANIFEST = 'manifest.json'
 _BATCH = 512
 
 
-@dataclasses.dataclass(frozen=True)
-class Embeddings:
-  """Embedded shards on disk.
+class Manifest(documents.Manifest):
+  """What was embedded, by what. RESTRICTED: it holds digests of private data.
 
   Attributes:
-    path: Their directory.
     store_digest: Digest of the user store.
     export_digest: Model digest of the export.
-    label: The label column, or '' where the store has none.
-    parts: Number of files.
+    label: The label column, or '' for none.
     rows: Number of embeddings.
     num_users: Number of users of the store; users are 0 .. num_users - 1.
     embedding_dim: D.
   """
 
-  path: pathlib.Path
-  store_digest: str
-  export_digest: str
-  label: str
-  parts: int
-  rows: int
-  num_users: int
-  embedding_dim: int
+  remedy: ClassVar[str] = 'remove its directory and run again'
 
-  def read(
-    self, index: int, *, with_embeddings: bool = True
-  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  schema_name: Literal['dpemb.embeddings/2'] = documents.schema(
+    'dpemb.embeddings/2'
+  )
+  store_digest: documents.Sha256
+  export_digest: documents.Sha256
+  label: str
+  rows: documents.PositiveCount
+  num_users: documents.PositiveCount
+  embedding_dim: documents.PositiveCount
+
+
+@dataclasses.dataclass(frozen=True)
+class Embeddings:
+  """Embedded shards: their directory and its manifest."""
+
+  path: str
+  manifest: Manifest
+
+  @property
+  def parts(self) -> int:
+    """Number of files."""
+    return len(self.manifest.files)
+
+  def read(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns (embeddings [n, D] float32, labels [n], users [n]) of a part.
 
     Raises:
-      ArtifactError: The part is missing or damaged.
+      ArtifactError: The part is missing, or not the one that was written.
     """
-    path = part_path(self.path, index)
-    columns = ['user', 'label'] + ['embedding'] * with_embeddings
-    try:
-      table = parquet.read_table(path, columns=columns, memory_map=True)
-    except (OSError, pa.ArrowException) as error:
-      raise storage.ArtifactError(
-        f'{str(path)!r} is missing or damaged; remove {str(self.path)!r} and'
-        ' run again.'
-      ) from error
-    embeddings = np.zeros((len(table), 0), np.float32)
-    if with_embeddings:
-      column = table['embedding'].combine_chunks()
-      embeddings = column.flatten().to_numpy(zero_copy_only=False)
-      embeddings = embeddings.reshape(len(table), self.embedding_dim)
+    table = files.read_table(
+      part_path(self.path, index),
+      self.manifest.files[part_name(index)],
+      remedy=Manifest.remedy,
+    )
+    flat = table['embedding'].combine_chunks().flatten()
+    embeddings = flat.to_numpy(zero_copy_only=False)
+    embeddings = embeddings.reshape(len(table), self.manifest.embedding_dim)
     return embeddings, table['label'].to_numpy(), table['user'].to_numpy()
 
   def read_all(
@@ -95,66 +101,78 @@ class Embeddings:
     return embeddings, labels, users
 
 
+@dataclasses.dataclass(eq=False)
 class EmbedShard(beam.DoFn):
-  """Shard index -> (index, rows); writes the part of that shard.
+  """Shard index -> (name, SHA-256) of the part that it writes.
 
-  A retried bundle writes the same file again, so retries are harmless.
+  A retried bundle writes the same file again, so retries are harmless. Only
+  paths are sent to workers: each opens store and export itself.
   """
 
-  def __init__(
-    self,
-    *,
-    store: str,
-    export: str,
-    label: str,
-    directory: str,
-    open_export: Callable[[str], Any],
-  ):
-    """Keeps paths only: what is opened is opened by each worker."""
-    self._store_path = store
-    self._export_path = export
-    self._label = label
-    self._directory = directory
-    self._open_export = open_export
-    self._store: Any = None
-    self._export: Any = None
+  store: str
+  export: str
+  label: str
+  directory: str
+  open_export: Callable[[str], Any]
 
   def setup(self):
-    self._store = user_store.UserStore.open(self._store_path)
-    self._export = self._open_export(self._export_path)
+    self._store = user_store.UserStore.open(self.store)
+    self._export = self.open_export(self.export)
 
   def process(self, index: int):
     images, labels, users = self._store.read_shard(index)
-    embeddings = np.concatenate(
-      [
-        self._export.embed(images[start : start + _BATCH])
-        for start in range(0, len(images), _BATCH)
-      ]
+    content = part_from_arrays(
+      embed_images(self._export, images),
+      labels[self.label] if self.label else np.full(len(images), -1, np.int32),
+      users,
     )
-    if self._label:
-      labels = labels[self._label]
-    else:
-      labels = np.full(len(images), -1, np.int32)
-    write_part(part_path(self._directory, index), embeddings, labels, users)
-    yield index, len(users)
+    files.write(part_path(self.directory, index), content, is_private=True)
+    yield part_name(index), hashlib.sha256(content).hexdigest()
+
+
+@dataclasses.dataclass(eq=False)  # Not frozen: Beam writes into transforms.
+class EmbedStore(beam.PTransform):
+  """Shards of a store -> parts, then their manifest.
+
+  Attributes:
+    shards: Number of shards.
+    embed_shard: What is done with each.
+    manifest: What is known of the parts before they are there.
+  """
+
+  shards: int
+  embed_shard: EmbedShard
+  manifest: Manifest
+
+  def expand(self, pipeline):
+    return (
+      pipeline
+      | 'Shards' >> beam.Create(range(self.shards))
+      | 'Spread' >> beam.Reshuffle()
+      | 'Embed' >> beam.ParDo(self.embed_shard)
+      | 'Collect' >> beam.combiners.ToList()
+      | 'Finish'
+      >> beam.Map(write_manifest, self.manifest, self.embed_shard.directory)
+    )
 
 
 def embed(
   *,
-  store: str | pathlib.Path,
-  export: str | pathlib.Path,
+  store: files.Path,
+  export: files.Path,
   label: str,
-  directory: str | pathlib.Path,
+  directory: files.Path,
   pipeline_options: runner.Options = None,
   open_export: Callable[[str], Any] = registry.open_export,
 ) -> Embeddings:
   """Embeds a store, or returns what an equal call has left in `directory`.
 
   Args:
-    store: User store.
-    export: A version of an export.
+    store: User store; each worker opens it at this path.
+    export: A version of an export; each worker opens it at this path.
     label: Label column to keep; '' for none.
-    directory: Where the parts go; replaced when store or export changed.
+    directory: Where the parts go, on any file system; replaced when store or
+      export changed.
     pipeline_options: Beam options or flags.
     open_export: How a worker opens the export.
 
@@ -162,7 +180,6 @@ def embed(
     NothingToRelease: The store has no user or no image.
     StoreError, ExportError, ArtifactError: An input is missing or damaged.
   """
-  directory = pathlib.Path(directory)
   opened = user_store.UserStore.open(store)
   if not opened.num_users or not opened.num_examples:
     raise errors.NothingToRelease(
@@ -170,52 +187,42 @@ def embed(
     )
   if label:
     opened.num_classes(label)  # An unknown column is refused here.
-  inputs = {
-    'store_digest': opened.digest,
-    'export_digest': open_export(str(export)).digest,
-    'label': label,
-  }
-  if (directory / 'manifest.json').exists():
-    found = _open(directory)
-    if all(getattr(found, name) == value for name, value in inputs.items()):
-      return found
-  with storage.atomic_directory(directory, replace=True) as temporary:
-    fn = EmbedShard(
-      store=str(store),
-      export=str(export),
-      label=label,
-      directory=str(temporary),
-      open_export=open_export,
-    )
-    with runner.run(pipeline_options) as pipeline:
-      _ = (
-        pipeline
-        | 'Shards' >> beam.Create(range(len(opened.shards)))
-        | 'Spread' >> beam.Reshuffle()
-        | 'Embed' >> beam.ParDo(fn)
-      )
-    first = parquet.read_schema(part_path(temporary, 0))
-    storage.atomic_write_json(
-      temporary / 'manifest.json',
-      {
-        'schema': SCHEMA,
-        **inputs,
-        'parts': len(opened.shards),
-        'rows': opened.num_examples,
-        'num_users': opened.num_users,
-        'embedding_dim': first.field('embedding').type.list_size,
-      },
-    )
-  return _open(directory)
+  encoder = open_export(str(export))
+  manifest = Manifest(
+    files={},
+    store_digest=opened.digest,
+    export_digest=encoder.digest,
+    label=label,
+    rows=opened.num_examples,
+    num_users=opened.num_users,
+    embedding_dim=encoder.embedding_dim,
+  )
+  path = files.join(directory, MANIFEST)
+  if files.exists(path):
+    found = files.read_document(Manifest, path)
+    if found.model_copy(update={'files': {}}) == manifest:
+      return Embeddings(str(directory), found)
+  files.clear(directory)
+  fn = EmbedShard(str(store), str(export), label, str(directory), open_export)
+  with runner.run(pipeline_options) as pipeline:
+    _ = pipeline | EmbedStore(len(opened.shards), fn, manifest)
+  return Embeddings(str(directory), files.read_document(Manifest, path))
 
 
-def write_part(
-  path: str | pathlib.Path,
-  embeddings: np.ndarray,
-  labels: np.ndarray,
-  users: np.ndarray,
-) -> None:
-  """Writes one part, whole or not at all."""
+def embed_images(export: Any, images: np.ndarray) -> np.ndarray:
+  """Returns embeddings [n, D] of images [n, height, width, channels]."""
+  return np.concatenate(
+    [
+      export.embed(images[start : start + _BATCH])
+      for start in range(0, len(images), _BATCH)
+    ]
+  )
+
+
+def part_from_arrays(
+  embeddings: np.ndarray, labels: np.ndarray, users: np.ndarray
+) -> bytes:
+  """Returns the Parquet file of a part."""
   embeddings = np.ascontiguousarray(embeddings, np.float32)
   values = pa.array(embeddings.reshape(-1), pa.float32())
   table = pa.table(
@@ -229,24 +236,23 @@ def write_part(
   )
   sink = pa.BufferOutputStream()
   parquet.write_table(table, sink, compression='none', use_dictionary=False)
-  storage.atomic_write_bytes(path, sink.getvalue().to_pybytes())
+  return sink.getvalue().to_pybytes()
 
 
-def part_path(directory: str | pathlib.Path, index: int) -> pathlib.Path:
+def write_manifest(
+  parts: Sequence[tuple[str, str]], manifest: Manifest, directory: str
+) -> None:
+  """Completes embeddings: their manifest with (name, SHA-256) of each part."""
+  whole = manifest.model_copy(update={'files': dict(sorted(parts))})
+  path = files.join(directory, MANIFEST)
+  files.write(path, whole.to_bytes(), is_private=True)
+
+
+def part_name(index: int) -> str:
+  """Returns the name of a part."""
+  return f'part-{index:05d}.parquet'
+
+
+def part_path(directory: files.Path, index: int) -> str:
   """Returns the path of a part."""
-  return pathlib.Path(directory) / f'part-{index:05d}.parquet'
-
-
-@functools.lru_cache(maxsize=4)
-def _cached(path: pathlib.Path, stamp: int) -> Embeddings:
-  del stamp
-  content = storage.read_json(path / 'manifest.json')
-  if content.pop('schema', None) != SCHEMA:
-    raise storage.ArtifactError(
-      f'{str(path)!r} must have schema {SCHEMA!r}; remove it and run again.'
-    )
-  return Embeddings(path=path, **content)
-
-
-def _open(path: pathlib.Path) -> Embeddings:
-  return _cached(path, (path / 'manifest.json').stat().st_mtime_ns)
+  return files.join(directory, part_name(index))

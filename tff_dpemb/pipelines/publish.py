@@ -12,158 +12,53 @@ Both together are bounded by the composition in the certificate.
 
 import dataclasses
 import hashlib
-import json
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-from pyarrow import parquet
-
 from tff_dpemb import config as config_lib
-from tff_dpemb.artifacts import storage
 from tff_dpemb.clustering import errors
 from tff_dpemb.clustering import mixture as mixture_lib
 from tff_dpemb.clustering import noise
 from tff_dpemb.clustering import plan as plan_lib
 from tff_dpemb.clustering import projection as projection_lib
+from tff_dpemb.clustering import queries
 from tff_dpemb.data import user_store
 from tff_dpemb.export import registry
 from tff_dpemb.pipelines import accumulate
 from tff_dpemb.pipelines import classes as classes_lib
 from tff_dpemb.pipelines import embed
+from tff_dpemb.pipelines import files
+from tff_dpemb.pipelines import manifest as manifest_lib
 from tff_dpemb.pipelines import release as release_lib
 from tff_dpemb.pipelines import runner
+from tff_dpemb.pipelines import synthetic_set
 from tff_dpemb.synthesis import sampling
 
-SCHEMA = 'dpemb.synthetic/1'
-EMBEDDINGS = 'embeddings.parquet'
-MANIFEST = 'manifest.json'
-CERTIFICATE = 'certificate.json'
+SyntheticRelease = synthetic_set.SyntheticRelease
+Certify = synthetic_set.Certify
+EMBEDDINGS = synthetic_set.EMBEDDINGS
+MANIFEST = synthetic_set.MANIFEST
+CERTIFICATE = synthetic_set.CERTIFICATE
+PRIVATE = 'embeddings'  # directories of the embeddings of stores
+PUBLIC = 'public-embeddings'
+_PRODUCTION = noise.DiscreteGaussian()
+_NEW = 'start a new release'
 _PUBLIC_ROWS = 200_000  # enough for PCA in a thousand dimensions
-_RADIUS_QUANTILE = 0.95
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SyntheticRelease:
-  """What is published, or about to be (see `Certify`).
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+  """One synthetic set that is asked for.
 
   Attributes:
-    path: Directory with embeddings.parquet, manifest.json and what certifies
-      them.
-    manifest: Content of manifest.json.
-    plan: Queries, multipliers and split.
-    event: Composed `dp_accounting` event of every charge of this release.
-    epsilon: Proved epsilon of `event` at `delta`, given the encoder.
-    delta: As asked.
-    examples: Number of synthetic embeddings.
-    classes: Labels that were published (dropped classes are not in it).
-    embeddings: [examples, D] float32, unit norm.
-    labels: [examples] int32, positions in `class_names`.
-  """
-
-  path: pathlib.Path
-  manifest: dict[str, Any]
-  plan: plan_lib.ClusteringPlan
-  event: Any
-  epsilon: float
-  delta: float
-  examples: int
-  classes: tuple[int, ...]
-  embeddings: np.ndarray = dataclasses.field(repr=False)
-  labels: np.ndarray = dataclasses.field(repr=False)
-
-  @property
-  def class_names(self) -> tuple[str, ...]:
-    """Returns the name of every declared class, dropped ones included."""
-    return tuple(item['name'] for item in self.manifest['classes'])
-
-  def certificate_arguments(self) -> dict[str, Any]:
-    """Returns what `privacy.certificate.build_for_synthesis` asks about this.
-
-    Each query's `times` counts a pass that was charged again after a crash.
-    """
-    charges = self.manifest['charges']
-    queries = [
-      {
-        'name': f'{step.name}/{name}',
-        'noise_multiplier': multiplier,
-        'sensitivity': 1.0,
-        'times': charges.count(plan_lib.WHOLE_PLAN) + charges.count(step.name),
-      }
-      for step in self.plan.passes
-      for name, multiplier in step.multipliers.items()
-    ]
-    floors = [c['eigenvalue_floor'] for c in self.manifest['covariance']]
-    least = self.manifest['thresholds']['users']
-    return {
-      'queries': queries,
-      'norm_bound': self.manifest['projection']['norm_bound'],
-      'covariance_floor': min(floors),
-      'thresholds': (
-        f'a class with fewer than {least:.2f} noisy users is dropped'
-      ),
-      'dropped_classes': [
-        item['name']
-        for item in self.manifest['classes']
-        if item['outcome'] == 'dropped'
-      ],
-      'noise_source': self.manifest['noise'],
-      'fixed_seed': not self.manifest['certifiable'],
-      'numerics': (
-        'Integer sums on a grid of 2^-36 of the norm bound, rounded toward'
-        ' zero; discrete Gaussian noise, which adds at most'
-        f' {self.plan.discrete_delta():.0e} to delta.'
-      ),
-    }
-
-  def data_accesses(self) -> dict[str, str]:
-    """Returns which facts of the data were used, and whether at a cost."""
-    return {
-      'projection, norm bounds, covariance target': 'public',
-      'set of classes': 'public',
-      f'rule of the class set: {self.manifest["class_rule"]}': 'public',
-      'which declared classes the store knows (log of the operator)': (
-        'not covered'
-      ),
-    }
-
-
-# (release, SHA-256 of embeddings.parquet and manifest.json by file name) ->
-# files to publish beside them: `CERTIFICATE` at least. The directory is not
-# there yet.
-Certify = Callable[[SyntheticRelease, dict[str, str]], Mapping[str, bytes]]
-
-
-def run(
-  *,
-  private_store: str | pathlib.Path,
-  public_store: str | pathlib.Path,
-  export: str | pathlib.Path,
-  output: str | pathlib.Path,
-  restricted: str | pathlib.Path,
-  config: config_lib.SynthesisConfig,
-  delta: float,
-  charge: Callable[[Any, str], None],
-  release: str,
-  charged: Callable[[], int] | None = None,
-  certify: Certify | None = None,
-  pipeline_options: runner.Options = None,
-  open_export: Callable[[str], Any] = registry.open_export,
-  source: noise.NoiseSource = noise.DiscreteGaussian(),
-) -> SyntheticRelease:
-  """Publishes one synthetic set; the same call again resumes or returns it.
-
-  Set, manifest and what `certify` returns appear at once, or not at all. An
-  equal set that is there already with its certificate is left alone.
-
-  Args:
     private_store: User store of the users to protect.
     public_store: User store of public images, for the projection.
     export: A version of an export (or its root: the newest).
-    output: Directory to publish; another set there is replaced.
-    restricted: Directory for what must not leave: embeddings, exact sums.
+    output: Directory to publish, on any file system; another set there is
+      replaced.
+    restricted: Local directory for what must not leave. The log of the release
+      is in it, on which its guarantee rests: it must survive a crash.
     config: Settings; `class_names` is the declared, public class set.
     delta: Of the guarantee; config.delta does not override it.
     charge: Called with (event, release id) before noise is drawn; must be
@@ -174,151 +69,103 @@ def run(
     certify: Returns the certificate, and other files to publish with it, of
       the release and the hashes of its files. What it raises is raised here,
       and nothing is published. None: the set has no certificate.
+    shared: Directory for embeddings and exact sums, which driver and workers
+      write and read, on any file system. RESTRICTED, too. None: `restricted`.
     pipeline_options: Beam options or flags.
     open_export: How the export is opened.
     source: Noise source; anything but the default is marked not certifiable.
+
+  Raises:
+    ClusteringError: `restricted` is not local, or `release` is empty.
+  """
+
+  private_store: files.Path
+  public_store: files.Path
+  export: files.Path
+  output: files.Path
+  restricted: files.Path
+  config: config_lib.SynthesisConfig
+  delta: float
+  charge: release_lib.Charge
+  release: str
+  charged: Callable[[], int] | None = None
+  certify: Certify | None = None
+  shared: files.Path | None = None
+  pipeline_options: runner.Options = None
+  open_export: Callable[[str], Any] = registry.open_export
+  source: noise.NoiseSource = _PRODUCTION
+
+  def __post_init__(self):
+    if not files.is_local(self.restricted):
+      raise errors.ClusteringError(
+        'restricted must be a local or mounted directory, because what was'
+        f' charged and drawn is logged there, got {str(self.restricted)!r};'
+        ' give what workers share as `shared`.'
+      )
+    if not self.release:
+      raise errors.ClusteringError('release must be an id that is not empty.')
+
+  @property
+  def log(self) -> pathlib.Path:
+    """Directory of the release's log."""
+    name = self.release
+    if not all(c.isalnum() or c in '-_' for c in name) or len(name) > 80:
+      name = hashlib.sha256(name.encode()).hexdigest()[:32]
+    return pathlib.Path(self.restricted) / f'release-{name}'
+
+  def shared_path(self, *names: str) -> str:
+    """Returns the path of what driver and workers share."""
+    root = self.restricted if self.shared is None else self.shared
+    return files.join(root, *names)
+
+
+def run(request: Request) -> SyntheticRelease:
+  """Publishes one synthetic set; the same call again resumes or returns it.
+
+  Set, manifest and what `certify` returns appear at once, or not at all. An
+  equal set that is there already with its certificate is left alone.
 
   Raises:
     NothingToRelease: No image, or (after the charge) no class large enough.
     ClusteringError: A setting breaks a rule, the id was used otherwise, or
       `certify` returned no certificate.
   """
-  output, restricted = pathlib.Path(output), pathlib.Path(restricted)
-  chosen = classes_lib.choose(
-    class_names_of(private_store, config.label),
-    count=config.classes,
-    declared=config.class_names,
-  )
-  plan = plan_lib.build(
-    chosen.labels,
-    epsilon=config.epsilon,
-    delta=delta,
-    projection_dim=config.projection_dim,
-    components_per_class=config.components_per_class,
-    clustering_rounds=config.clustering_rounds,
-  )
-  private = embed.embed(
-    store=private_store,
-    export=export,
-    label=config.label,
-    directory=restricted / 'embeddings',
-    pipeline_options=pipeline_options,
-    open_export=open_export,
-  )
-  public = _embed_public(
-    public_store, export, config, restricted, pipeline_options, open_export
-  )
-  work = restricted / f'release-{_safe(release)}'
-  log = release_lib.open_release(
-    release,
-    work,
-    plan=plan,
-    inputs={
-      'private_store': private.store_digest,
-      'public_store': public.store_digest,
-      'export': private.export_digest,
-      'label': config.label,
-      'classes': list(chosen.names),
-    },
-    charge=charge,
-    source=source,
-    charged=charged() if charged else None,
-  )
-  projection = _projection(public, plan.projection_dim, work / 'projection.npz')
-  rows_of_user = work / 'rows_of_user.npy'
-  accumulate.write_rows_of_user(
-    private, classes=chosen.store_labels, path=rows_of_user
-  )
-
-  passes = iter(range(len(plan.passes)))
-
-  def sums_of(query):
-    index = next(passes)
-    if log.noisy_path(index).exists():
-      return {}  # Released already: the users are not read again.
-    return accumulate.accumulate(
-      private,
-      query,
-      projection=projection,
-      classes=chosen.store_labels,
-      rows_of_user=rows_of_user,
-      path=work / f'sums-{index}.npz',
-      pipeline_options=pipeline_options,
-    )
-
-  mixture = mixture_lib.fit(
-    plan, projection, accumulate=sums_of, release=log.draw
-  )
+  chosen = choose(request)
+  plan = _plan(request, chosen)
+  private = embed_store(request, request.private_store, PRIVATE)
+  public = embed_store(request, request.public_store, PUBLIC)
+  log = _open_log(request, plan, chosen, private=private, public=public)
+  projection = _projection(public, plan.projection_dim, log.directory)
+  sums = _sums(request, chosen, log, private=private, projection=projection)
+  mixture = mixture_lib.fit(plan, projection, accumulate=sums, release=log.draw)
   embeddings, labels = sampling.sample(
     mixture,
     projection,
-    examples_per_class=config.examples_per_class,
-    seed=sampling.seed_of(release),
+    examples_per_class=request.config.examples_per_class,
+    seed=sampling.seed_of(request.release),
   )
-  epsilon = plan_lib.epsilon_of_event(log.event(), delta)
-  manifest = {
-    'schema': SCHEMA,
-    'release': release,
-    'label': config.label,
-    'class_rule': chosen.rule,
-    'classes': [
-      {'name': chosen.names[outcome['label']], **outcome}
-      for outcome in mixture.outcomes
-    ],
-    'examples': len(embeddings),
-    'examples_per_class': config.examples_per_class,
-    'embedding_dim': embeddings.shape[1],
-    'export_digest': private.export_digest,
-    'epsilon': epsilon,
-    'delta': delta,
-    'adjacency': 'add_or_remove_one',
-    'unit': 'user',
-    'charges': log.charges(),
-    'plan': plan.to_manifest(),
-    'plan_digest': plan.digest(),
-    'projection': {
-      'source': 'public store',
-      'dim': projection.dim,
-      'digest': projection.digest(),
-      'norm_quantile': _RADIUS_QUANTILE,
-      'norm_bound': projection.radius,
-      'norm_bound_within_class': projection.within_radius,
-    },
-    'thresholds': {'users': mixture.diagnostics['user_threshold']},
-    'centres': mixture.diagnostics['centres'],
-    'covariance': mixture.diagnostics['covariance'],
-    'noise': source.description,
-    'certifiable': source.certifiable,
-    'sampling_seed': sampling.seed_of(release),
-    'covered': 'noisy sums of every pass, hence mixture and embeddings',
-    'epsilon_is': (
-      'in addition to the training of the encoder, given the encoder'
-    ),
-    'not_covered': [
-      'the encoder, which was trained on the same users: see its certificate,'
-      ' and the composition in the certificate of this set',
-      'exact sums and real embeddings: kept in the restricted folder',
-    ],
-  }
-  content = _to_parquet(embeddings, labels)
-  manifest['sha256'] = hashlib.sha256(content).hexdigest()
+  content = synthetic_set.to_parquet(embeddings, labels)
   made = SyntheticRelease(
-    path=output,
-    manifest=manifest,
-    plan=plan,
+    path=str(request.output),
+    manifest=manifest_lib.build(
+      log,
+      config=request.config,
+      chosen=chosen,
+      projection=projection,
+      mixture=mixture,
+      shape=embeddings.shape,
+      export_digest=private.manifest.export_digest,
+      files={EMBEDDINGS: hashlib.sha256(content).hexdigest()},
+    ),
     event=log.event(),
-    epsilon=epsilon,
-    delta=delta,
-    examples=len(embeddings),
-    classes=mixture.classes,
     embeddings=embeddings,
     labels=labels,
   )
-  _publish(made, content, certify)
+  synthetic_set.write(made, content, certify=request.certify)
   return made
 
 
-def class_names_of(store: str | pathlib.Path, label: str) -> list[str]:
+def class_names_of(store: files.Path, label: str) -> list[str]:
   """Returns the vocabulary of a label column. PRIVATE if its store is."""
   opened = user_store.UserStore.open(store)
   return [
@@ -327,116 +174,117 @@ def class_names_of(store: str | pathlib.Path, label: str) -> list[str]:
   ]
 
 
-def read(path: str | pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-  """Returns (embeddings [n, D] float32, labels [n] int32) of a published set.
-
-  Raises:
-    ArtifactError: The set is missing, damaged or not as published.
-  """
-  path = pathlib.Path(path)
-  manifest = storage.read_json(path / MANIFEST)
-  if storage.sha256_of(path / EMBEDDINGS) != manifest['sha256']:
-    raise storage.ArtifactError(
-      f'{str(path / EMBEDDINGS)!r} has another SHA-256 than its manifest;'
-      ' publish it again.'
-    )
-  table = parquet.read_table(path / EMBEDDINGS)
-  flat = table['embedding'].combine_chunks().flatten().to_numpy()
-  embeddings = flat.reshape(len(table), manifest['embedding_dim'])
-  return embeddings, table['label'].to_numpy()
-
-
-def _to_parquet(embeddings: np.ndarray, labels: np.ndarray) -> bytes:
-  offsets = np.arange(0, embeddings.size + 1, embeddings.shape[1], np.int32)
-  table = pa.table(
-    {
-      'label': pa.array(labels, pa.int32()),
-      'embedding': pa.ListArray.from_arrays(
-        pa.array(offsets), pa.array(embeddings.reshape(-1), pa.float32())
-      ),
-    }
+def choose(request: Request) -> classes_lib.ClassSet:
+  """Returns the declared classes."""
+  return classes_lib.choose(
+    class_names_of(request.private_store, request.config.label),
+    count=request.config.classes,
+    declared=request.config.class_names,
   )
-  sink = pa.BufferOutputStream()
-  parquet.write_table(table, sink, compression='zstd', use_dictionary=['label'])
-  return sink.getvalue().to_pybytes()
 
 
-def _publish(
-  made: SyntheticRelease, content: bytes, certify: Certify | None
-) -> None:
-  """Writes a set with its certificate, unless an equal one is there."""
-  if _is_published(made, certified=certify is not None):
-    return
-  text = json.dumps(made.manifest, indent=2, allow_nan=False) + '\n'
-  files = {EMBEDDINGS: content, MANIFEST: text.encode()}
-  if certify is not None:
-    hashes = {
-      name: hashlib.sha256(data).hexdigest() for name, data in files.items()
-    }
-    extra = certify(made, hashes)
-    if CERTIFICATE not in extra or any(
-      name in files or pathlib.PurePath(name).name != name for name in extra
-    ):
-      raise errors.ClusteringError(
-        f'certify must return {CERTIFICATE!r} and other plain file names, got'
-        f' {sorted(extra)}.'
-      )
-    files.update(extra)
-  with storage.atomic_directory(made.path, replace=True) as directory:
-    for name, data in files.items():
-      storage.atomic_write_bytes(directory / name, data)
+def _plan(
+  request: Request, chosen: classes_lib.ClassSet
+) -> plan_lib.ClusteringPlan:
+  """Returns what is drawn and what it costs."""
+  return plan_lib.build(
+    chosen.labels,
+    epsilon=request.config.epsilon,
+    delta=request.delta,
+    projection_dim=request.config.projection_dim,
+    components_per_class=request.config.components_per_class,
+    clustering_rounds=request.config.clustering_rounds,
+  )
 
 
-def _is_published(made: SyntheticRelease, *, certified: bool) -> bool:
-  """Returns whether an equal and whole set is at its path already."""
-  wanted = [EMBEDDINGS, MANIFEST, *([CERTIFICATE] if certified else [])]
-  if not all((made.path / name).is_file() for name in wanted):
-    return False
-  try:
-    manifest = storage.read_json(made.path / MANIFEST)
-  except storage.ArtifactError:
-    return False  # Damaged: it is written again.
-  found = storage.sha256_of(made.path / EMBEDDINGS)
-  return manifest == made.manifest and found == made.manifest['sha256']
-
-
-def _embed_public(
-  store, export, config, restricted, pipeline_options, open_export
+def embed_store(
+  request: Request, store: files.Path, directory: str
 ) -> embed.Embeddings:
-  has_label = (
-    config.label in user_store.UserStore.open(store).manifest.label_names
-  )
+  """Returns a store's embeddings, with its classes where it has them."""
+  label = request.config.label
+  has_label = label in user_store.UserStore.open(store).label_names
   return embed.embed(
     store=store,
-    export=export,
-    label=config.label if has_label else '',
-    directory=restricted / 'public-embeddings',
-    pipeline_options=pipeline_options,
-    open_export=open_export,
+    export=request.export,
+    label=label if has_label else '',
+    directory=request.shared_path(directory),
+    pipeline_options=request.pipeline_options,
+    open_export=request.open_export,
+  )
+
+
+def _open_log(
+  request: Request,
+  plan: plan_lib.ClusteringPlan,
+  chosen: classes_lib.ClassSet,
+  *,
+  private: embed.Embeddings,
+  public: embed.Embeddings,
+) -> release_lib.Release:
+  """Returns the log of this release id, bound to all that it depends on."""
+  return release_lib.open_release(
+    request.release,
+    request.log,
+    plan=plan,
+    inputs={
+      'private_store': private.manifest.store_digest,
+      'public_store': public.manifest.store_digest,
+      'export': private.manifest.export_digest,
+      'label': request.config.label,
+      'classes': list(chosen.names),
+    },
+    charge=request.charge,
+    source=request.source,
+    charged=request.charged() if request.charged else None,
   )
 
 
 def _projection(
-  public: embed.Embeddings, dim: int, path: pathlib.Path
+  public: embed.Embeddings, dim: int, log: pathlib.Path
 ) -> projection_lib.Projection:
   """Returns the projection of this release: fitted once, then read back."""
+  path = log / 'projection.npz'
   if path.exists():
-    return projection_lib.from_bytes(path.read_bytes())
+    return projection_lib.from_arrays(files.read_arrays(path, remedy=_NEW))
   embeddings, labels, _ = public.read_all(max_rows=_PUBLIC_ROWS)
   projection = projection_lib.fit(
     embeddings,
     dim,
-    public_labels=labels if public.label else None,
-    quantile=_RADIUS_QUANTILE,
+    public_labels=labels if public.manifest.label else None,
   )
-  storage.atomic_write_bytes(path, projection.to_bytes())
+  files.write_arrays(path, projection.to_arrays())
   return projection
 
 
-def _safe(release: str) -> str:
-  """Returns a directory name for a release id."""
-  if not release:
-    raise errors.ClusteringError('release must be an id that is not empty.')
-  if all(c.isalnum() or c in '-_' for c in release) and len(release) <= 80:
-    return release
-  return hashlib.sha256(release.encode()).hexdigest()[:32]
+def _sums(
+  request: Request,
+  chosen: classes_lib.ClassSet,
+  log: release_lib.Release,
+  *,
+  private: embed.Embeddings,
+  projection: projection_lib.Projection,
+) -> mixture_lib.Accumulate:
+  """Returns what sums a query over all private users."""
+  directory = request.shared_path(request.log.name)
+  rows_of_user = files.join(directory, 'rows_of_user.npz')
+  accumulate.write_rows_of_user(
+    private,
+    classes=chosen.store_labels,
+    path=rows_of_user,
+    pipeline_options=request.pipeline_options,
+  )
+
+  def sums_of(index: int, query: queries.Query) -> queries.Sums:
+    if log.noisy_path(index).exists():
+      return {}  # Released already: the users are not read again.
+    return accumulate.accumulate(
+      private,
+      query,
+      projection=projection,
+      classes=chosen.store_labels,
+      rows_of_user=rows_of_user,
+      path=files.join(directory, f'sums-{index}.npz'),
+      pipeline_options=request.pipeline_options,
+    )
+
+  return sums_of

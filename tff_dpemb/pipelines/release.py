@@ -9,6 +9,9 @@
 The first draw of a release charges the whole plan. A pass whose draw was
 started but whose result is not on disk may have drawn noise that was lost: it
 is charged again before it draws again. So a crash over-counts, never under.
+
+That holds only if what was written is still there after a crash. The directory
+is therefore local (or mounted), and every file of it is synced to disk.
 """
 
 import dataclasses
@@ -21,7 +24,7 @@ from tff_dpemb.clustering import errors
 from tff_dpemb.clustering import noise
 from tff_dpemb.clustering import plan as plan_lib
 from tff_dpemb.clustering import queries
-from tff_dpemb.pipelines import accumulate
+from tff_dpemb.pipelines import files
 
 Charge = Callable[[Any, str], None]
 
@@ -36,18 +39,15 @@ class Release:
   charge: Charge
   source: noise.NoiseSource
 
-  def draw(
-    self, index: int, query: queries.Query, sums: queries.Sums
-  ) -> queries.Sums:
+  def draw(self, index: int, sums: queries.Sums) -> queries.Sums:
     """Returns the noisy sums of pass `index`: drawn now, or read back.
 
     Raises:
       Whatever `charge` raises, such as a spent budget: nothing is drawn then.
     """
-    del query
     path = self.noisy_path(index)
     if path.exists():
-      return accumulate.read_sums(path)
+      return files.read_arrays(path, remedy='start a new release')
     step = self.plan.passes[index]
     marker = self.directory / f'drawing-{index}.json'
     if not self.charges():
@@ -56,7 +56,7 @@ class Release:
       self._pay(step.name, step.event())
     storage.atomic_write_json(marker, {'pass': step.name})
     noisy = noise.add_noise(sums, step.multipliers, source=self.source)
-    accumulate.write_sums(path, noisy)
+    files.write_arrays(path, noisy)
     return noisy
 
   def noisy_path(self, index: int) -> pathlib.Path:
@@ -110,7 +110,7 @@ def open_release(
     'release': name,
     'plan_digest': plan.digest(),
     'inputs': inputs,
-    'noise': source.description,
+    'certifiable': source.certifiable,
   }
   path = directory / 'release.json'
   if not path.exists():

@@ -1,7 +1,7 @@
 """Runs a pipeline: DirectRunner in process by default, any runner by options.
 
-Stages hand each other files, so a runner with workers on other machines needs
-the run's directories on a file system that all of them mount.
+Stages hand each other files (`files`): a runner with workers on other machines
+needs them where all of the workers reach them.
 """
 
 import contextlib

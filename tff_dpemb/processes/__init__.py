@@ -1,1 +1,1 @@
-"""Child processes that never outlive their program."""
+"""Child processes that never outlive their program, and who is alive."""

@@ -20,8 +20,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dpemb.models import embedding_model
+from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.audit import bounds
 from tff_dpemb.privacy.audit import canaries as audit_canaries
+from tff_dpemb.privacy.audit import gaussians
 from tff_dpemb.privacy.mechanisms import mechanisms
 from tff_dpemb.privacy.planning import plan as plan_lib
 from tff_dpemb.training import aggregators
@@ -194,6 +196,51 @@ def observe(
     final_unseen=final_unseen[0],
     final_norm=float(np.linalg.norm(first - weights)),
   )
+
+
+def estimates(
+  canaries: audit_canaries.Canaries, observed: Observed, delta: float
+) -> dict[str, Any]:
+  """Returns the estimates of arXiv 2302.03098 as JSON values: no bounds.
+
+  Each is the epsilon that tells two Gaussians apart, fitted to the cosines of
+  canaries that were in and of those that were not.
+  """
+
+  def final(products: np.ndarray) -> np.ndarray:
+    return audit_canaries.cosine_of_final(products, observed.final_norm)
+
+  def largest(products: np.ndarray) -> np.ndarray:
+    return audit_canaries.largest_cosine(products, observed.norms)
+
+  def fitted(scores: np.ndarray) -> tuple[float, float]:
+    return float(scores.mean()), float(scores.std(ddof=1))
+
+  result: dict[str, Any] = {}
+  for name, seen, never in (
+    (
+      'final model, cosine',
+      final(observed.final),
+      final(observed.final_unseen),
+    ),
+    (
+      'all iterates, largest cosine',
+      largest(observed.products),
+      largest(observed.unseen),
+    ),
+  ):
+    inside, outside = seen[canaries.inside], seen[~canaries.inside]
+    null = never if canaries.kind == 'add' else outside
+    epsilon = gaussians.epsilon_of_gaussians(
+      fitted(inside), fitted(null), delta=delta
+    )
+    result[name] = {
+      'epsilon': guarantee.epsilon_to_json(epsilon),
+      'in': fitted(inside),
+      'out': fitted(outside),
+      'unseen': fitted(never),
+    }
+  return result
 
 
 def _with_canaries(

@@ -110,13 +110,13 @@ class TestBuildFolder:
       )
       digests.append(stores['public'].digest)
       public = stores['public']
-      assert list(public.manifest.label_names['category']) == ['old', 'young']
+      assert list(public.label_names['category']) == ['old', 'young']
       label = int(public.read_user(0).labels['category'][0])
       assert public.class_name('category', label) == 'young'
       holders = [
         split
         for split, store in stores.items()
-        if 'rare' in list(store.manifest.label_names['category'])
+        if 'rare' in list(store.label_names['category'])
       ]
       assert len(holders) == (category == 'rare')
     assert digests[0] == digests[1]
@@ -127,7 +127,7 @@ class TestBuildFolder:
     table.write_text(f'identity,category\n{rows}')
     for store in _build(faces, categories=table).values():
       users = [store.user_id(i) for i in range(store.num_users)]
-      names = store.manifest.label_names
+      names = store.label_names
       assert list(names['identity']) == users
       assert list(names['category']) == [f'kind-{user}' for user in users]
       for i in range(store.num_users):

@@ -1,5 +1,6 @@
 """The command `audit`, on stores of a few random images."""
 
+import inspect
 import json
 import pathlib
 
@@ -7,8 +8,12 @@ import numpy as np
 import pytest
 
 from launch import cli
-from launch.commands import audit
+from launch.commands import audit as audit_command
+from launch.run import audits
 from launch.run import directory
+from launch.steps.audit import membership
+from launch.steps.audit import synthetic
+from launch.steps.audit import training
 from tff_dpemb import config
 from tff_dpemb.artifacts import storage
 from tff_dpemb.data import user_store
@@ -98,7 +103,7 @@ def test_training_and_synthetic_write_what_a_certificate_carries(
   run = directory.RunDirectory(
     config.load(_PAGE, overrides=['name=small']), runs=tmp_path
   )
-  assert audit.for_certificate(run, 'training') == block
+  assert audits.for_certificate(run, 'training') == block
 
 
 def test_a_certificate_that_claims_too_little_is_a_violation(dpemb, tmp_path):
@@ -162,3 +167,10 @@ def test_fewer_rounds_are_held_to_what_fewer_rounds_claim(dpemb, tmp_path):
   assert code == 0, output
   assert _block(tmp_path, 'training')['rounds'] == 1
   assert bounds.CONSISTENT in output
+
+
+@pytest.mark.parametrize('step', [membership, synthetic, training])
+def test_each_attack_is_told_what_it_takes(step):
+  what = step.__name__.rpartition('.')[2]
+  taken = set(inspect.signature(step.audit).parameters)
+  assert taken == {'run', 'confidence', *audit_command._OPTIONS[what]}

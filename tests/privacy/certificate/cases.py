@@ -7,7 +7,6 @@ import dataclasses
 from dp_accounting import dp_event
 
 from tff_dpemb.artifacts import documents
-from tff_dpemb.privacy.certificate import accounting
 from tff_dpemb.privacy.certificate import build
 from tff_dpemb.privacy.certificate import document
 from tff_dpemb.privacy.certificate import facts
@@ -119,11 +118,7 @@ def sealed(content):
 
 def stated(content):
   """Returns the statement that follows from an altered certificate."""
-  certificate = document.Certificate.from_json(content)
-  plan = None
-  if certificate.kind == 'model':
-    plan = accounting.plan_of(certificate, certificate.mechanism)
-  return statement.of(certificate, plan).to_json()
+  return statement.of(document.Certificate.from_json(content)).to_json()
 
 
 def alter(content, path, value):

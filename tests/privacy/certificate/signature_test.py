@@ -8,7 +8,7 @@ import pytest
 from tff_dpemb.privacy.certificate import document
 from tff_dpemb.privacy.certificate import signature as signature_lib
 
-_KEPT = pathlib.Path(__file__).parents[2] / 'kept'
+_KEPT = pathlib.Path(__file__).parents[1] / 'kept'
 _CONTENT = document.read(_KEPT / 'certificate_poisson.json')
 _OTHER = _CONTENT.model_copy(update={'run': 'other'})
 

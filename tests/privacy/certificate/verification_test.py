@@ -15,7 +15,7 @@ from tff_dpemb.privacy.accounting import events
 from tff_dpemb.privacy.certificate import document
 from tff_dpemb.privacy.certificate import verification
 
-_KEPT = pathlib.Path(__file__).parents[2] / 'kept'
+_KEPT = pathlib.Path(__file__).parents[1] / 'kept'
 
 
 @pytest.mark.parametrize('of', ['poisson', 'schedule', 'synthetic'])

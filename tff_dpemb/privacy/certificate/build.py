@@ -355,7 +355,7 @@ def _assemble(
   except documents.DocumentError as error:
     raise document.CertificateError(str(error)) from error
   certificate = draft.model_copy(
-    update={'statement': statement.of(draft, plan)}
+    update={'statement': statement.of(draft)}
   ).sealed()
   problems = verification.verify(certificate)
   problems += against_ledger.charges_differ(

@@ -9,8 +9,9 @@ import math
 from collections.abc import Sequence
 
 from tff_dpemb.privacy import guarantee as guarantee_lib
+from tff_dpemb.privacy.certificate import accounting
 from tff_dpemb.privacy.certificate import document
-from tff_dpemb.privacy.planning import plan as plan_lib
+from tff_dpemb.privacy.certificate import noise
 
 WORDING = 1  # Raise it with every change of a sentence below.
 _TRUST = (
@@ -19,14 +20,11 @@ _TRUST = (
 )
 
 
-def of(
-  certificate: document.Certificate, plan: plan_lib.PrivacyPlan | None
-) -> document.Statement:
-  """Returns what parts 3, 7, 8, 14 and 15 mean.
+def of(certificate: document.Certificate) -> document.Statement:
+  """Returns what parts 3, 7, 8, 14 and 15 mean; its own words are not read.
 
-  Args:
-    certificate: Its own statement is not looked at.
-    plan: What it describes (`accounting.plan_of`); None for a synthetic set.
+  Raises:
+    PlanError: Mechanism and sampling are of no legal plan.
   """
   own = _epsilon(certificate.accounting.epsilon)
   together = _epsilon(certificate.composition.epsilon)
@@ -38,16 +36,18 @@ def of(
     # A synthetic set alone reveals also what its encoder reveals.
     strength=_strength(own if is_model else together),
     groups=_groups(certificate),
-    assumptions=(
-      (
-        'Every user takes part in every query; nothing is gained from'
-        ' sampling.',
-      )
-      if plan is None
-      else plan.assumptions()
-    ),
+    assumptions=_assumptions(certificate),
     void_if=_void_if(is_model),
   )
+
+
+def _assumptions(certificate: document.Certificate) -> tuple[str, ...]:
+  mechanism = certificate.mechanism
+  if isinstance(mechanism, noise.QueriesMechanism):
+    return (
+      'Every user takes part in every query; nothing is gained from sampling.',
+    )
+  return accounting.plan_of(certificate, mechanism).assumptions()
 
 
 def _text(

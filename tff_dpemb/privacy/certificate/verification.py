@@ -95,7 +95,6 @@ def _accounting_problems(certificate: document.Certificate) -> list[str]:
   problems = []
   stated, sampling = certificate.accounting, certificate.sampling
   mechanism = certificate.mechanism
-  plan = None
   if isinstance(mechanism, noise.QueriesMechanism):
     found = accounting.revealed_by_queries(
       mechanism.draws,
@@ -129,13 +128,11 @@ def _accounting_problems(certificate: document.Certificate) -> list[str]:
   )
   problems += _audit_problems(certificate, found)
   problems += _composition_problems(certificate)
-  problems += _statement_problems(certificate, plan)
+  problems += _statement_problems(certificate)
   return problems
 
 
-def _statement_problems(
-  certificate: document.Certificate, plan: plan_lib.PrivacyPlan | None
-) -> list[str]:
+def _statement_problems(certificate: document.Certificate) -> list[str]:
   """Checks the sentences, if they are of the wording that is known here."""
   wording = certificate.statement.wording
   if wording > statement.WORDING:
@@ -145,7 +142,7 @@ def _statement_problems(
     ]
   if wording < statement.WORDING:
     return []
-  if certificate.statement != statement.of(certificate, plan):
+  if certificate.statement != statement.of(certificate):
     return ['statement must follow from accounting and composition.']
   return []
 

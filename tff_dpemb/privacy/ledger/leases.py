@@ -10,15 +10,14 @@ process wait, or take over from one that can then charge no more.
 import dataclasses
 import datetime
 import os
-import pathlib
 import secrets
-import socket
 from collections.abc import Iterable, Mapping
 
 import sqlalchemy as sa
 
 from tff_dpemb.privacy.ledger import errors
 from tff_dpemb.privacy.ledger import store
+from tff_dpemb.processes import liveness
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,38 +170,22 @@ def _update(
     )
 
 
-def _machine() -> str:
+def _here() -> str:
   """Names this boot of this machine and this namespace of process ids."""
-  try:
-    boot = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()
-    space = os.readlink('/proc/self/ns/pid')
-  except OSError:
-    boot, space = 'unknown', 'unknown'
-  return f'{socket.gethostname()}/{boot}/{space}'
-
-
-def _start_time(pid: int) -> str | None:
-  """Returns when a process started, or None if there is no such process."""
-  try:
-    stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
-  except OSError:
-    return None
-  fields = stat.rpartition(')')[2].split()
-  # A zombie draws no more noise. Field 3 is the state, field 22 the start.
-  return None if fields[0] == 'Z' else fields[19]
+  return f'{liveness.machine()}/{liveness.boot()}'
 
 
 def _new_holder() -> str:
   pid = os.getpid()
   token = secrets.token_hex(8)
-  return f'{_machine()} {pid} {_start_time(pid)} {token}'
+  return f'{_here()} {pid} {liveness.start_time(pid)} {token}'
 
 
 def _is_gone(holder: str) -> bool:
   """Whether the holder was a process of this machine that is no more."""
-  machine, pid, start, *_ = [*holder.rsplit(' ', 3), '', '', '']
-  if machine != _machine() or '/unknown/' in machine or start == 'None':
+  here, pid, start, *_ = [*holder.rsplit(' ', 3), '', '', '']
+  if here != _here() or '/unknown' in here or start == 'None':
     return False
   if not pid.isdecimal():  # Not written by us: wait for it to expire.
     return False
-  return _start_time(int(pid)) != start
+  return liveness.start_time(int(pid)) != start

@@ -18,6 +18,7 @@ import tensorflow_federated as tff
 from tff_dpemb import config
 from tff_dpemb.training.execution import round_form
 from tff_dpemb.training.execution.workers import channels
+from tff_dpemb.training.execution.workers import member
 from tff_dpemb.training.execution.workers import pool as worker_pool
 from tff_dpemb.training.execution.workers import process
 from tff_dpemb.training.execution.workers import remote as remote_worker
@@ -244,16 +245,14 @@ def _pool(
   slots = concurrent_calls
   if slots < 1:
     slots = worker_pool.slots_here(max(count, 1))
-  owned = worker_pool.start_workers(
+  owned = member.start(
     count,
     functools.partial(
       process.OwnedWorker, log_path=log_path, environment=environment
     ),
   )
   remote = [
-    worker_pool.PoolWorker(
-      name=address, target=address, credentials=credentials
-    )
+    member.Member(name=address, target=address, credentials=credentials)
     for address in addresses
   ]
   with contextlib.ExitStack() as stack:

@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 from tff_dpemb.training.execution import executors
 from tff_dpemb.training.execution import round_form
 from tff_dpemb.training.execution.workers import device
+from tff_dpemb.training.execution.workers import messages
 from tff_dpemb.training.execution.workers import process
 from tff_dpemb.training.execution.workers import remote
 
@@ -61,7 +62,7 @@ def worker(served):
 
 
 def _share(worker, form, clients, *, slots=2):
-  broadcast = remote.encode(form.broadcast(np.float32(3.0)))
+  broadcast = messages.encode(form.broadcast(np.float32(3.0)))
   data = [[np.array(values, np.float32)] for values in clients]
   return worker.run_share(form, broadcast, data, slots=slots)[0]
 
@@ -161,21 +162,9 @@ def test_a_worker_that_was_started_again_knows_nobody():
   second.server.stop(None)
 
 
-def test_files_of_the_current_directory_are_no_modules(tmp_path, monkeypatch):
-  (tmp_path / 'grpc.py').write_text('raise SystemExit("not this one")')
-  monkeypatch.chdir(tmp_path)
-  assert process.check_devices(['CPU:0']) == [_CPU]
-
-
 def test_a_taken_port_is_refused(served):
   with pytest.raises(process.ExecutorError, match='must be free'):
     device.serve([_CPU], port=served.port)
-
-
-def test_devices_are_tried_before_a_worker_starts():
-  assert process.check_devices(['CPU:0']) == [_CPU]
-  with pytest.raises(process.ExecutorError, match="got 'GPU:9'"):
-    process.check_devices(['GPU:9'])
 
 
 def test_the_program_says_why_it_ends():

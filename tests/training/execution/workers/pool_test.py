@@ -44,7 +44,7 @@ class _Process:
 
 
 class _Worker:
-  """Has the interface of `worker_pool.PoolWorker`."""
+  """Has the interface of `member.Member`."""
 
   def __init__(self, name, connection, *, process=None, rejoins=False):
     self.name, self.process, self.is_connected = name, process, True
@@ -84,34 +84,6 @@ def _sum(workers, count):
     return pool.sum_of('form', [np.zeros([2], np.float32)], _clients(count))
   finally:
     pool.close()
-
-
-@pytest.mark.parametrize(
-  ('sizes', 'parts', 'expected'),
-  [
-    ([1, 1, 1, 1], 2, [(0, 2), (1, 3)]),
-    ([5, 1, 1, 1, 1, 1], 2, [(0, 4), (1, 2, 3, 5)]),
-    ([3], 4, [(0,)]),
-    ([0, 0, 0], 2, [(0, 2), (1,)]),
-    ([1, 2], 0, [(0, 1)]),
-    ([], 3, []),
-  ],
-)
-def test_shares_are_nearly_equal(sizes, parts, expected):
-  assert worker_pool.split(range(len(sizes)), sizes, parts) == expected
-
-
-def test_every_client_is_in_one_share():
-  rng = np.random.default_rng(0)
-  for _ in range(200):
-    count, parts = int(rng.integers(0, 40)), int(rng.integers(1, 9))
-    sizes = rng.integers(0, 64, count).tolist()
-    shares = worker_pool.split(range(count), sizes, parts)
-    assert sorted(itertools.chain(*shares)) == list(range(count))
-    assert len(shares) == min(parts, count)
-    loads = [sum(sizes[i] + 1 for i in share) for share in shares]
-    best = max(sum(loads) / parts, max(sizes, default=0) + 1, 0)
-    assert max(loads, default=0) <= best * (2 - 1 / parts) + 1e-9
 
 
 def test_all_workers_take_part():

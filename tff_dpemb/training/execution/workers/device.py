@@ -1,7 +1,7 @@
 """A worker whose client work TensorFlow runs on its devices, such as GPUs.
 
 TFF's C++ worker holds no CUDA. This program answers the same ExecutorGroup
-protocol for what `remote_worker` asks of a worker: tensors and computations of
+protocol for what `remote` asks of a worker: tensors and computations of
 TensorFlow come in, calls of them are queued, a result is computed when it is
 asked for. Partial sums stay on the device where they began; weights go to each
 device once. Start it through `dpemb worker --device`, which guards its port.
@@ -22,124 +22,20 @@ from typing import Any, Protocol
 
 import grpc
 import tensorflow as tf
-import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import executor_pb2
 from tensorflow_federated.proto.v0 import executor_pb2_grpc
 
 from tff_dpemb.training.execution import device_functions
+from tff_dpemb.training.execution.workers import device_values
+from tff_dpemb.training.execution.workers import messages
 from tff_dpemb.training.execution.workers import process
-from tff_dpemb.training.execution.workers import remote
 
 _SERVER_THREADS = 16
 _CONNECTIONS_KEPT = 2
-_ROUNDS_ALONE = (
-  'a worker with devices runs the parts of rounds alone; name one without'
-  ' --device too for the rest.'
-)
 
 
 class _Unknown(LookupError):
   """An id of a connection or value that is gone, or never was."""
-
-
-class _Unsupported(ValueError):
-  """A value that only TFF's own worker takes."""
-
-
-class _Value(Protocol):
-  """What an id stands for, when it is computed."""
-
-  @property
-  def device(self) -> str | None:
-    """Where it lies, None: in the host's memory."""
-
-  def on(self, device: str) -> list[tf.Tensor]:
-    """Returns its tensors, flat, in the memory of a device."""
-
-  def select(self, index: int) -> '_Value':
-    """Returns one element."""
-
-  def write(self, target: executor_pb2.Value) -> None:
-    """Writes it for the coordinator."""
-
-
-class _Tensors:
-  """A flat struct of tensors, or with `is_leaf` one tensor."""
-
-  def __init__(
-    self, tensors: Sequence[tf.Tensor], device: str | None, is_leaf=False
-  ):
-    self.device = device
-    self._tensors = list(tensors)
-    self._is_leaf = is_leaf
-    self._copies: dict[str, list[tf.Tensor]] = {}
-    self._lock = threading.Lock()
-
-  def on(self, device: str) -> list[tf.Tensor]:
-    if device == self.device:
-      return self._tensors
-    with self._lock:
-      if device not in self._copies:
-        copies = device_functions.copy_to(self._tensors, device)
-        self._copies[device] = copies
-      return self._copies[device]
-
-  def select(self, index: int) -> '_Tensors':
-    return _Tensors([self._tensors[index]], self.device, is_leaf=True)
-
-  def write(self, target: executor_pb2.Value) -> None:
-    arrays = [tensor.numpy() for tensor in self._tensors]
-    if self._is_leaf:
-      remote.write_leaf(target, arrays[0])
-    else:
-      remote.write_struct(target, arrays)
-
-
-class _Struct:
-  """Values side by side: the arguments of a call."""
-
-  def __init__(self, elements: Sequence[_Value]):
-    self._elements = elements
-    known = [e.device for e in elements if e.device is not None]
-    self.device = known[0] if known else None
-
-  def on(self, device: str) -> list[tf.Tensor]:
-    return [
-      tensor for element in self._elements for tensor in element.on(device)
-    ]
-
-  def select(self, index: int) -> _Value:
-    return self._elements[index]
-
-  def write(self, target: executor_pb2.Value) -> None:
-    target.struct.SetInParent()
-    for element in self._elements:
-      element.write(target.struct.element.add().value)
-
-
-class _Computation:
-  """A computation of TensorFlow, traced for every device when it comes."""
-
-  def __init__(self, computation: Any, devices: Sequence[str]):
-    result = computation.type_signature.result
-    self.returns_leaf = isinstance(result, tff.TensorType)
-    if not self.returns_leaf and not all(
-      isinstance(member, tff.TensorType) for member in result
-    ):
-      raise _Unsupported(f'a result must be flat, got {result}.')
-    self._functions = {
-      device: device_functions.DeviceFunction(
-        computation, device, name='worker'
-      )
-      for device in devices
-    }
-
-  def run(self, tensors: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
-    """Returns the results, which lie on the device and are computed."""
-    results = self._functions[device](tensors)
-    device_functions.check_placement(results, device)
-    device_functions.wait_for(results)
-    return results
 
 
 class _Later(Protocol):
@@ -199,9 +95,11 @@ class _Connection:
 
   def _run(self, function, arguments):
     computation = function.result()
-    if not isinstance(computation, _Computation):
-      raise _Unsupported('only a computation can be called.')
-    given = arguments.result() if arguments is not None else _Struct([])
+    if not isinstance(computation, device_values.Computation):
+      raise device_values.Unsupported('only a computation can be called.')
+    given = (
+      arguments.result() if arguments is not None else device_values.Struct([])
+    )
     device = given.device
     if device is None:
       with self._lock:
@@ -209,7 +107,7 @@ class _Connection:
     results = computation.run(given.on(device), device)
     with self._lock:
       self._calls[device] += 1
-    return _Tensors(results, device, computation.returns_leaf)
+    return device_values.Tensors(results, device, computation.returns_leaf)
 
 
 class DeviceService(executor_pb2_grpc.ExecutorGroupServicer):
@@ -233,7 +131,7 @@ class DeviceService(executor_pb2_grpc.ExecutorGroupServicer):
 
   def GetExecutor(self, request, context):  # noqa: N802 -- name of the RPC.
     del request, context
-    key = f'{remote.DEVICES_PREFIX}{secrets.token_hex(8)}'
+    key = f'{messages.DEVICES_PREFIX}{secrets.token_hex(8)}'
     self._connections[key] = _Connection(
       self._devices, self._threads, self._calls
     )
@@ -246,7 +144,7 @@ class DeviceService(executor_pb2_grpc.ExecutorGroupServicer):
 
   def CreateValue(self, request, context):  # noqa: N802 -- name of the RPC.
     with self._connection(request, context) as connection:
-      value = _read(request.value, self._devices)
+      value = device_values.read(request.value, self._devices)
       kept = connection.keep(_Derived(lambda: value))
       return executor_pb2.CreateValueResponse(value_ref=kept)
 
@@ -254,7 +152,7 @@ class DeviceService(executor_pb2_grpc.ExecutorGroupServicer):
     with self._connection(request, context) as connection:
       elements = [connection.future(e.value_ref) for e in request.element]
       kept = connection.keep(
-        _Derived(lambda: _Struct([e.result() for e in elements]))
+        _Derived(lambda: device_values.Struct([e.result() for e in elements]))
       )
       return executor_pb2.CreateStructResponse(value_ref=kept)
 
@@ -298,47 +196,11 @@ class DeviceService(executor_pb2_grpc.ExecutorGroupServicer):
       yield connection
     except _Unknown as error:
       _abort(context, grpc.StatusCode.FAILED_PRECONDITION, error)
-    except _Unsupported as error:
+    except device_values.Unsupported as error:
       _abort(context, grpc.StatusCode.UNIMPLEMENTED, error)
     except Exception as error:
       _abort(context, grpc.StatusCode.INTERNAL, error)
       raise  # Not reached: an abort raises.
-
-
-def _read(
-  value: executor_pb2.Value, devices: Sequence[str]
-) -> _Tensors | _Computation:
-  """Returns what a coordinator sent.
-
-  Raises:
-    _Unsupported: It is neither a tensor, nor a flat struct of tensors, nor a
-      computation of TensorFlow.
-  """
-  match value.WhichOneof('value'):
-    case 'computation':
-      if value.computation.WhichOneof('computation') != 'tensorflow':
-        raise _Unsupported(_ROUNDS_ALONE)
-      return _Computation(
-        tff.framework.ConcreteComputation(
-          computation_proto=value.computation,
-          context_stack=tff.framework.get_context_stack(),
-        ),
-        devices,
-      )
-    case 'federated':
-      raise _Unsupported(_ROUNDS_ALONE)
-    case 'struct':
-      return _Tensors([_tensor(e.value) for e in value.struct.element], None)
-    case _:
-      return _Tensors([_tensor(value)], None, is_leaf=True)
-
-
-def _tensor(value: executor_pb2.Value) -> tf.Tensor:
-  kind = value.WhichOneof('value')
-  if kind != 'array':
-    raise _Unsupported(f'a value must be a flat struct of tensors, got {kind}.')
-  with tf.device('CPU:0'):
-    return tf.constant(remote.read_leaf(value))
 
 
 def _abort(context, code: grpc.StatusCode, error: Exception) -> None:
@@ -378,7 +240,7 @@ def serve(
   )
   server = grpc.server(
     futures.ThreadPoolExecutor(_SERVER_THREADS, thread_name_prefix='rpc'),
-    options=[*remote.MESSAGE_OPTIONS, ('grpc.so_reuseport', 0)],
+    options=[*messages.SIZE_OPTIONS, ('grpc.so_reuseport', 0)],
   )
   service = DeviceService(devices, threads=threads)
   executor_pb2_grpc.add_ExecutorGroupServicer_to_server(service, server)

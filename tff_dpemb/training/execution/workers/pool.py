@@ -8,24 +8,22 @@ workers to float tolerance only. Noise is not drawn here.
 
 import concurrent.futures
 import contextlib
-import dataclasses
-import heapq
 import os
-import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from tff_dpemb.processes import children
 from tff_dpemb.training.execution import round_form
+from tff_dpemb.training.execution.workers import member
+from tff_dpemb.training.execution.workers import messages
 from tff_dpemb.training.execution.workers import process as worker_process
 from tff_dpemb.training.execution.workers import remote
+from tff_dpemb.training.execution.workers import shares
 
 _START_SECONDS = 60.0
 _REJOIN_SECONDS = 2.0
-_CHECK_SECONDS = 10.0
 _MOST_ATTEMPTS = 4  # of one client's share, before it is taken as the cause
 
 
@@ -35,126 +33,10 @@ class NoWorkersError(worker_process.ExecutorError):
   exit_code = 75
 
 
-@dataclasses.dataclass(frozen=True)
-class SharedSum:
-  """The partial sums of a round, and how they came about.
-
-  Attributes:
-    partials: One for each share, in the order of their first clients.
-    placement: What each worker did, of what counts.
-    losses: How often a worker was lost.
-    times: Seconds of the share that ended last.
-  """
-
-  partials: Sequence[Sequence[np.ndarray]]
-  placement: Sequence[round_form.Placement]
-  losses: int
-  times: remote.ShareTimes
-
-
-@dataclasses.dataclass
-class _Share:
-  """Clients by their position in the round."""
-
-  clients: tuple[int, ...]
-  attempt: int = 1
-
-
-class PoolWorker:
-  """A worker that comes back: its process, if we own it, and a connection."""
-
-  def __init__(
-    self,
-    *,
-    name: str,
-    target: str = '',
-    process: worker_process.OwnedWorker | None = None,
-    credentials: Any = None,
-  ):
-    self.name = name
-    self.process = process
-    self._target = target
-    self._credentials = credentials
-    self._connection: remote.RemoteWorker | None = None
-    self._losses = 0
-
-  @property
-  def is_connected(self) -> bool:
-    return self._connection is not None
-
-  def connect(self, *, deadline_seconds: float) -> remote.RemoteWorker:
-    """Returns the connection, which is made and checked if there is none.
-
-    Raises:
-      WorkerLost, WorkerRefused: As of `RemoteWorker`.
-    """
-    if self._connection is not None:
-      return self._connection
-    process, losses = self.process, self._losses
-    connection = remote.RemoteWorker(
-      process.target if process else self._target,
-      name=self.name,
-      credentials=self._credentials,
-    )
-    try:
-      connection.connect(
-        deadline_seconds=deadline_seconds,
-        may_come=lambda: (
-          losses == self._losses and (process is None or process.is_alive())
-        ),
-      )
-      if process is None:
-        # One that is busy with what it was asked before may never answer.
-        timer = threading.Timer(
-          max(deadline_seconds, _CHECK_SECONDS), connection.abandon
-        )
-        timer.start()
-        try:
-          connection.check()
-        finally:
-          timer.cancel()
-    except BaseException:
-      connection.abandon()
-      raise
-    self._connection = connection
-    return connection
-
-  def watch(
-    self, connection: remote.RemoteWorker
-  ) -> contextlib.AbstractContextManager:
-    """Returns what gives a remote worker up if it falls silent."""
-    if self.process is not None:
-      return contextlib.nullcontext()
-    return remote.Watch(connection)
-
-  def lose(self) -> None:
-    """Forgets the connection; an owned process is started again.
-
-    A `connect` under way in another thread ends soon.
-    """
-    self._losses += 1
-    connection, self._connection = self._connection, None
-    if connection is not None:
-      connection.abandon()
-    if self.process is not None:
-      self.process.restart()
-
-  def close(self) -> None:
-    """Ends the connection, then the process if it is owned."""
-    self._losses += 1
-    if self._connection is not None:
-      if self.process is None or self.process.is_alive():
-        self._connection.close()
-      self._connection.abandon()
-      self._connection = None
-    if self.process is not None:
-      self.process.close()
-
-
 class WorkerPool:
   """Workers that share rounds; `close` it. Calls come from one thread."""
 
-  def __init__(self, workers: Sequence[PoolWorker], *, slots: int):
+  def __init__(self, workers: Sequence[member.Member], *, slots: int):
     """Takes workers over, at least one.
 
     Args:
@@ -181,7 +63,7 @@ class WorkerPool:
 
   def any_worker(
     self, *, for_whole: bool = False
-  ) -> tuple[PoolWorker, remote.RemoteWorker]:
+  ) -> tuple[member.Member, remote.RemoteWorker]:
     """Returns a connected worker.
 
     Args:
@@ -216,7 +98,7 @@ class WorkerPool:
       if worker.is_connected
     ]
 
-  def lose(self, worker: PoolWorker) -> None:
+  def lose(self, worker: member.Member) -> None:
     """Takes a worker out; one that we own is started again."""
     with contextlib.suppress(children.ProcessError):
       worker.lose()
@@ -226,7 +108,7 @@ class WorkerPool:
     form: round_form.RoundForm,
     broadcast: Sequence[np.ndarray],
     clients: Sequence[Sequence[np.ndarray]],
-  ) -> SharedSum:
+  ) -> shares.SharedSum:
     """Returns the partial sums of a round's clients.
 
     Workers that were missing are asked once more, then every share is given to
@@ -238,29 +120,22 @@ class WorkerPool:
       ExecutorError: The computation failed.
     """
     if not clients:
-      return SharedSum([], [], 0, remote.ShareTimes(0.0, 0.0, 0.0))
+      return shares.SharedSum.of_nobody()
     self.any_worker()
-    encoded = remote.encode(broadcast)
-    sizes = [round_form.examples_of(data) for data in clients]
+    encoded = messages.encode(broadcast)
     free = [worker for worker in self._workers if worker.is_connected]
-    waiting = [
-      _Share(share) for share in split(range(len(clients)), sizes, len(free))
-    ]
-    running: dict[concurrent.futures.Future, tuple[PoolWorker, _Share]] = {}
-    done: list[tuple[_Share, list[np.ndarray]]] = []
-    placement: dict[str, round_form.Placement] = {}
-    losses, last_times = 0, remote.ShareTimes(0.0, 0.0, 0.0)
+    book = shares.Book(
+      [round_form.examples_of(data) for data in clients], parts=len(free)
+    )
+    running: dict[
+      concurrent.futures.Future, tuple[member.Member, shares.Share]
+    ] = {}
     try:
-      while waiting or running:
-        while waiting and free:
-          worker, share = free.pop(0), waiting.pop(0)
-          future = self._threads.submit(
-            self._run,
-            worker,
-            form,
-            encoded,
-            [clients[i] for i in share.clients],
-          )
+      while book.waiting or running:
+        while book.waiting and free:
+          worker, share = free.pop(0), book.waiting.pop(0)
+          mine = [clients[i] for i in share.clients]
+          future = self._threads.submit(self._run, worker, form, encoded, mine)
           running[future] = (worker, share)
         if not running:
           raise self._no_workers()
@@ -270,9 +145,8 @@ class WorkerPool:
         for future in ended:
           worker, share = running.pop(future)
           try:
-            partial, last_times, seconds = future.result()
+            partial, times, seconds = future.result()
           except remote.WorkerLost as error:
-            losses += 1
             self.lose(worker)
             if worker.process is not None and worker.process.is_alive():
               free.append(worker)
@@ -283,27 +157,16 @@ class WorkerPool:
                 ' workers more memory or the clients fewer examples, then give'
                 ' the same command again.'
               ) from error
-            others = len(free) + len(running)
-            waiting += [
-              _Share(part, share.attempt + 1)
-              for part in split(share.clients, sizes, others)
-            ]
+            book.lose(share, others=len(free) + len(running))
           else:
             free.append(worker)
-            done.append((share, partial))
-            _add(placement, worker.name, share, sizes, seconds)
+            book.finish(share, worker.name, partial, times, seconds)
     finally:
       for future, (worker, _) in running.items():
         if not future.cancel():
           self.lose(worker)  # Ends its call, so that the thread comes back.
       concurrent.futures.wait(running)
-    done.sort(key=lambda item: item[0].clients)
-    return SharedSum(
-      [partial for _, partial in done],
-      [placement[name] for name in sorted(placement)],
-      losses,
-      last_times,
-    )
+    return book.total()
 
   def close(self) -> None:
     """Ends every connection and owned process; safe to call twice."""
@@ -357,55 +220,6 @@ class WorkerPool:
     )
 
 
-def split(
-  clients: Sequence[int], sizes: Sequence[int], parts: int
-) -> list[tuple[int, ...]]:
-  """Returns clients in at most `parts` shares of nearly equal examples.
-
-  The largest client goes to the smallest share, and so on (Graham 1969: the
-  largest share is at most 4/3 of the best possible). No share is empty.
-
-  Args:
-    clients: Positions in the round.
-    sizes: Examples by position.
-    parts: How many shares; less than 1 counts as 1.
-  """
-  heap = [(0, part) for part in range(max(parts, 1))]
-  shares: list[list[int]] = [[] for _ in heap]
-  # A client without examples costs something too.
-  for client in sorted(clients, key=lambda i: (-sizes[i], i)):
-    size, part = heapq.heappop(heap)
-    shares[part].append(client)
-    heapq.heappush(heap, (size + sizes[client] + 1, part))
-  return [tuple(sorted(share)) for share in shares if share]
-
-
 def slots_here(workers: int = 1) -> int:
   """Returns how many clients at a time suit a worker that shares our cores."""
   return max(1, len(os.sched_getaffinity(0)) // workers)
-
-
-def _add(placement, name, share, sizes, seconds) -> None:
-  before = placement.get(name, round_form.Placement(name, 0, 0, 0.0))
-  placement[name] = round_form.Placement(
-    name,
-    before.clients + len(share.clients),
-    before.examples + sum(sizes[i] for i in share.clients),
-    before.seconds + seconds,
-  )
-
-
-def start_workers(
-  count: int, start: Callable[[], worker_process.OwnedWorker]
-) -> list[PoolWorker]:
-  """Returns `count` workers of our own; none is left if one cannot start."""
-  workers: list[PoolWorker] = []
-  try:
-    for index in range(count):
-      name = f'local-{index}' if count > 1 else 'local'
-      workers.append(PoolWorker(name=name, process=start()))
-  except BaseException:
-    for worker in workers:
-      worker.close()
-    raise
-  return workers

@@ -33,7 +33,7 @@ class ExecutorError(RuntimeError):
 class OwnedWorker:
   """One worker process, alive as long as this object's `with`.
 
-  TFF's C++ worker, or with devices `device_worker`.
+  TFF's C++ worker, or with devices `device`.
   """
 
   def __init__(
@@ -50,7 +50,7 @@ class OwnedWorker:
       concurrent_calls: Calls of one computation at a time; < 1: no limit.
       log_path: Where the worker's own messages are appended.
       environment: Variables that it gets besides this program's own.
-      devices: Such as 'GPU:0', or 'all': `device_worker` instead of TFF's C++
+      devices: Such as 'GPU:0', or 'all': `device` instead of TFF's C++
         worker.
 
     Raises:

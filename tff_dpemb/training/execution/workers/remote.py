@@ -7,7 +7,6 @@ sent without waiting, client after client, and then its one result is awaited.
 
 import contextlib
 import dataclasses
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,15 +19,11 @@ from tensorflow_federated.proto.v0 import executor_pb2
 from tensorflow_federated.proto.v0 import executor_pb2_grpc
 
 from tff_dpemb.training.execution import round_form
+from tff_dpemb.training.execution.workers import messages
 from tff_dpemb.training.execution.workers import process
 
-_MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
-MESSAGE_OPTIONS = (
-  ('grpc.max_receive_message_length', _MESSAGE_BYTES),
-  ('grpc.max_send_message_length', _MESSAGE_BYTES),
-)
 _CHANNEL_OPTIONS = (
-  *MESSAGE_OPTIONS,
+  *messages.SIZE_OPTIONS,
   # One connection a channel: a new channel must not find an old, dead one.
   ('grpc.use_local_subchannel_pool', 1),
 )
@@ -38,9 +33,6 @@ _LOST = (
   grpc.StatusCode.DEADLINE_EXCEEDED,
   grpc.StatusCode.FAILED_PRECONDITION,  # It was restarted, and forgot all.
 )
-# How a `device_worker` names its connections, so that the coordinator knows it:
-# it is sent `plain_step`, and never what is more than a part of a round.
-DEVICES_PREFIX = 'devices-'
 _PROBE_SECONDS = 10.0
 # Data of clients that a worker may hold before they are trained on.
 _WINDOW_BYTES = 512 * 1024 * 1024
@@ -150,7 +142,7 @@ class RemoteWorker:
       self._channel.close()
       self._open()
     self._executor = answer.executor
-    self.has_devices = answer.executor.id.startswith(DEVICES_PREFIX)
+    self.has_devices = answer.executor.id.startswith(messages.DEVICES_PREFIX)
     self._head = executor_pb2.CreateValueRequest(
       executor=self._executor
     ).SerializeToString()
@@ -198,7 +190,7 @@ class RemoteWorker:
 
     Args:
       form: The round.
-      broadcast: `encode` of its broadcast.
+      broadcast: `messages.encode` of its broadcast.
       clients: Flat data of each; at least one.
       slots: Clients at a time; the worker holds one partial sum for each.
 
@@ -216,7 +208,7 @@ class RemoteWorker:
       on_the_way = 0
       for index, data in enumerate(clients):
         lane = index % len(lanes)
-        encoded = encode(data)
+        encoded = messages.encode(data)
         on_the_way += len(encoded)
         if on_the_way > _WINDOW_BYTES:
           self._wait_for(lanes[lane], form.partial_type)
@@ -342,36 +334,6 @@ class RemoteWorker:
       ) from error
 
 
-class Watch:
-  """Gives a silent worker up: a machine that is gone closes no connection.
-
-  Owned workers need none: the kernel tells when a process ends.
-  """
-
-  def __init__(
-    self, worker: RemoteWorker, *, seconds: float = _PROBE_SECONDS, misses=3
-  ):
-    self._worker, self._seconds, self._misses = worker, seconds, misses
-    self._stop = threading.Event()
-    self._thread = threading.Thread(target=self._run, daemon=True)
-
-  def _run(self) -> None:
-    missed = 0
-    while missed < self._misses and not self._stop.wait(self._seconds):
-      answers = self._worker.probe(deadline_seconds=self._seconds)
-      missed = 0 if answers else missed + 1
-    if not self._stop.is_set():
-      self._worker.abandon()
-
-  def __enter__(self) -> 'Watch':
-    self._thread.start()
-    return self
-
-  def __exit__(self, *unused) -> None:
-    self._stop.set()
-    self._thread.join()
-
-
 class _Stub:
   """The calls of an ExecutorGroup, without TFF's endless retry."""
 
@@ -390,47 +352,6 @@ class _Stub:
         self._worker._rpc(rpc, request)
 
     return dispose
-
-
-def encode(values: Sequence[Any]) -> bytes:
-  """Returns flat values as the value of a CreateValueRequest.
-
-  Built in place: TFF's own serialisation copies each array five times.
-  """
-  request = executor_pb2.CreateValueRequest()
-  write_struct(request.value, values)
-  return request.SerializeToString()
-
-
-def write_struct(target: executor_pb2.Value, values: Sequence[Any]) -> None:
-  """Writes flat values as a struct of tensors."""
-  target.struct.SetInParent()  # A round may broadcast nothing.
-  for value in values:
-    write_leaf(target.struct.element.add().value, value)
-
-
-def write_leaf(target: executor_pb2.Value, value: Any) -> None:
-  """Writes one array or scalar."""
-  array = np.asarray(value)
-  if array.ndim == 0 or array.dtype.kind not in 'fiub':
-    dtype = np.str_ if array.dtype.kind in 'OSU' else array.dtype.type
-    content, _ = tff.framework.serialize_value(
-      value, tff.TensorType(dtype, array.shape)
-    )
-    target.CopyFrom(content)
-    return
-  target.array.dtype = tf.as_dtype(array.dtype).as_datatype_enum
-  target.array.shape.dim.extend(array.shape)
-  target.array.content = array.tobytes()
-
-
-def read_leaf(source: executor_pb2.Value) -> Any:
-  """Returns what `write_leaf` wrote; an array may be a view of the message."""
-  array = source.array
-  if array.content:
-    dtype = tf.as_dtype(array.dtype).as_numpy_dtype
-    return np.frombuffer(array.content, dtype).reshape(array.shape.dim)
-  return tff.framework.deserialize_value(source)[0]
 
 
 def _handshake() -> tuple[tff.framework.ConcreteComputation, list[np.ndarray]]:
