@@ -149,7 +149,7 @@ def _finer_grid() -> Iterator[None]:
   points = 4 * loss_distribution.FINE_GRID_POINTS
   with (
     mock.patch.object(loss_distribution, 'choose_grid', finer),
-    mock.patch.object(accountant, 'FINE_GRID_POINTS', points),
+    mock.patch.object(loss_distribution, 'FINE_GRID_POINTS', points),
   ):
     _forget_answers()
     yield
