@@ -125,10 +125,10 @@ def test_undeclared_import_fails(overlay):
   """A test sees what is declared: not the tree, nor its installed copy."""
   build = overlay.root / 'BUILD'
   text = build.read_text()
-  declared = 'tags = ["pure"],\n        deps = [":config"],'
+  declared = 'tags = ["pure"],\n        deps = [":" + layer],'
   assert declared in text
   build.unlink()
-  build.write_text(text.replace(declared, 'tags = ["pure"],'))
-  run = overlay.bazel('test', '//:tests/artifacts_test', '--test_output=errors')
+  build.write_text(text.replace(declared, 'tags = ["pure"],', 1))
+  run = overlay.bazel('test', '//:tests/config_test', '--test_output=errors')
   assert run.returncode == 3, run.stdout  # built, but a test failed
   assert "No module named 'tff_dpemb'" in run.stdout
