@@ -18,6 +18,10 @@ from tff_dpemb.pipelines import accumulate
 from tff_dpemb.pipelines import embed
 from tff_dpemb.pipelines import manifest as manifest_lib
 from tff_dpemb.pipelines import synthetic_set
+from tff_dpemb.privacy.certificate import build
+from tff_dpemb.privacy.certificate import facts
+from tff_dpemb.privacy.certificate import verification
+from tff_dpemb.privacy.ledger import ledger as ledger_lib
 from tff_dpemb.synthesis import sampling
 
 DELTA = 1e-3  # of `call`
@@ -54,13 +58,36 @@ def test_certificate_arguments_account_for_every_charge(call):
   found = call()
   arguments = found.certificate_arguments()
   revealed = sum(
-    item['times'] / item['noise_multiplier'] ** 2
-    for item in arguments['queries']
+    item.times / item.noise_multiplier**2 for item in arguments['queries']
   )
   assert revealed == pytest.approx(found.plan.noise_multiplier**-2)
   assert arguments['fixed_seed'] is True
   assert arguments['covariance_floor'] > 0
   assert arguments['dropped_classes'] == []
+
+
+def test_a_set_is_certified_by_what_it_says_of_itself(call, tmp_path):
+  """The builder takes the arguments, and finds the charges that they name."""
+  with ledger_lib.Ledger.open(tmp_path / 'ledger.sqlite') as book:
+    names = {'population': 'p', 'run': 'r', 'release': 'r/set'}
+    found = call(charge=lambda event, part: book.charge(**names, event=event))
+    arguments = found.certificate_arguments()
+    assert arguments.pop('fixed_seed') is True  # The test's own noise source.
+    certificate = build.for_synthesis(
+      charged=facts.Charged(book, **names),
+      context=facts.Context(
+        simulation=False, data_accesses=found.data_accesses()
+      ),
+      provenance=facts.Provenance(plan_digest=found.manifest.plan_digest),
+      population_size=int(1 / found.delta) - 1,
+      delta=found.delta,
+      **arguments,
+    )
+    assert verification.verify(certificate, ledger=book) == []
+  assert certificate.mechanism.overcharge == pytest.approx(0, abs=1e-6)
+  assert certificate.accounting.epsilon == pytest.approx(
+    found.epsilon, rel=1e-3
+  )
 
 
 def test_nothing_restricted_is_published(call):

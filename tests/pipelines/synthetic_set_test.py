@@ -57,7 +57,7 @@ def test_facts_are_those_of_the_manifest(made):
   arguments = made.certificate_arguments()
   assert arguments['dropped_classes'] == ['nobody']
   assert arguments['thresholds'].startswith('a class with fewer than 6.44')
-  assert [(item['name'], item['times']) for item in arguments['queries']] == [
+  assert [(item.name, item.times) for item in arguments['queries']] == [
     ('centres_0/counts', 1),
     ('centres_0/sums', 1),
     ('centres_1/sums', 1),

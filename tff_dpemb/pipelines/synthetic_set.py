@@ -22,6 +22,7 @@ from tff_dpemb.clustering import errors
 from tff_dpemb.clustering import plan as plan_lib
 from tff_dpemb.pipelines import files
 from tff_dpemb.pipelines import manifest as manifest_lib
+from tff_dpemb.privacy.certificate import noise as certificate_noise
 
 EMBEDDINGS = 'embeddings.parquet'
 MANIFEST = 'manifest.json'
@@ -80,18 +81,17 @@ class SyntheticRelease:
     )
 
   def certificate_arguments(self) -> dict[str, Any]:
-    """Returns what `privacy.certificate.build_for_synthesis` asks about this.
+    """Returns what `certificate.build.for_synthesis` asks about this.
 
     Each query's `times` counts a pass that was charged again after a crash.
     """
     charges = self.manifest.charges
     asked = [
-      {
-        'name': f'{step.name}/{name}',
-        'noise_multiplier': multiplier,
-        'sensitivity': 1.0,
-        'times': charges.count(plan_lib.WHOLE_PLAN) + charges.count(step.name),
-      }
+      certificate_noise.Query(
+        name=f'{step.name}/{name}',
+        noise_multiplier=multiplier,
+        times=charges.count(plan_lib.WHOLE_PLAN) + charges.count(step.name),
+      )
       for step in self.plan.passes
       for name, multiplier in step.multipliers.items()
     ]
@@ -121,7 +121,6 @@ class SyntheticRelease:
     """Returns which facts of the data were used, and whether at a cost."""
     return {
       'projection, norm bounds, covariance target': 'public',
-      'set of classes': 'public',
       f'rule of the class set: {self.manifest.class_rule}': 'public',
       'which declared classes the store knows (log of the operator)': (
         'not covered'
