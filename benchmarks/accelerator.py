@@ -112,7 +112,7 @@ def _measure_logical_devices() -> list[runner.Measure]:
 def _measure_rounds(devices: list[str]) -> list[runner.Measure]:
   """Compares each mechanism's rounds with the C++ worker's, from equal seeds.
 
-  The rounds are those of tests/training/accelerator_test.py.
+  The rounds are those of tests/training/execution/accelerator_test.py.
   """
   root = pathlib.Path(__file__).resolve().parents[1]
   with tempfile.TemporaryDirectory() as name:
@@ -120,7 +120,7 @@ def _measure_rounds(devices: list[str]) -> list[runner.Measure]:
     subprocess.run(
       [
         sys.executable,
-        str(root / 'tests/training/accelerator_test.py'),
+        str(root / 'tests/training/execution/accelerator_test.py'),
         str(folder),
         *devices,
       ],

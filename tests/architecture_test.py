@@ -78,20 +78,17 @@ _HOMES = {
   'google': ('serving', 'protos'),  # protobuf and google.rpc messages
   'grpc': ('serving', 'protos'),
   'grpc_health': ('serving',),
-  'grpc_reflection': ('serving',),
-  'grpc_status': ('serving',),
   'grpc_tools': ('protos',),
   'jinja2': ('launch',),
-  'matplotlib': ('launch',),
   'opendp': ('clustering',),
   'packaging': ('launch',),
   'PIL': ('images', 'data', 'launch'),
   'pyarrow': ('data', 'pipelines'),
   'pydantic': ('config', 'artifacts', 'privacy', 'launch'),
   'rfc8785': ('artifacts',),
-  'scipy': ('privacy', 'clustering', 'data'),
+  'scipy': ('privacy', 'data'),
   'sqlalchemy': ('privacy',),
-  'tensorflow': ('models', 'training', 'synthesis', 'export'),
+  'tensorflow': ('models', 'training', 'export'),
   'tensorflow_federated': ('training',),
   'tensorflow_privacy': ('training',),
   'tqdm': ('launch',),
@@ -102,8 +99,6 @@ _AWAY_FROM_HOME = {
   ('tff_dpemb/training/execution/workers/channels.py', 'grpc'),
   ('tff_dpemb/training/execution/workers/device.py', 'grpc'),
   ('tff_dpemb/training/execution/workers/remote.py', 'grpc'),
-  # Composes the events of its own passes, repeated ones included.
-  ('tff_dpemb/pipelines/release.py', 'dp_accounting'),
 }
 # Tests of the tree itself: they read all of it, so no layer owns them.
 _TESTS_OF_THE_TREE = {
@@ -436,6 +431,34 @@ class TestTree:
   def test_the_rooms_of_privacy(self):
     faults = find_room_faults(_ROOT, source_files(_ROOT))
     assert not faults, '\n' + '\n'.join(faults)
+
+  def test_homes_are_lived_in(self):
+    """So that what is left behind goes from the table too."""
+    owner = {
+      file: library.name
+      for library in libraries(read_build(_ROOT)).values()
+      for file in library.srcs
+    }
+    lived_in = {
+      (item.module.partition('.')[0], place)
+      for file in source_files(_ROOT)
+      for item in imports_of(_ROOT, file)
+      for place in (file, owner[file])
+    }
+    homes = {(name, home) for name, all_ in _HOMES.items() for home in all_}
+    away = {(name, file) for file, name in _AWAY_FROM_HOME}
+    assert not (homes | away) - lived_in
+
+  def test_steps_import_no_command(self):
+    graph = import_graph(_ROOT, source_files(_ROOT))
+    found = [
+      f'{file} imports {target}'
+      for file, targets in sorted(graph.items())
+      for target in sorted(targets)
+      if file.startswith(('launch/steps/', 'launch/run/', 'launch/pages/'))
+      and target.startswith('launch/commands/')
+    ]
+    assert not found
 
   def test_each_module_has_its_test(self):
     faults = find_untested(_ROOT, source_files(_ROOT), _COVERED_BY)

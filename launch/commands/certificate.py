@@ -151,4 +151,11 @@ def certificate_sign(path: str, key: str, url: str | None) -> None:
 def _certificate_path(path: str) -> pathlib.Path:
   """Returns the file, given it or the directory that it lies in."""
   place = pathlib.Path(path)
-  return place / 'certificate.json' if place.is_dir() else place
+  if place.is_dir():
+    place = place / 'certificate.json'
+  if not place.is_file():
+    raise click.UsageError(
+      f'{str(place)!r} must be a certificate; give its file, or the directory'
+      ' that it lies in.'
+    )
+  return place

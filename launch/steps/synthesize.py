@@ -22,6 +22,7 @@ from tff_dpemb.privacy.certificate import against_ledger
 from tff_dpemb.privacy.certificate import build
 from tff_dpemb.privacy.certificate import document
 from tff_dpemb.privacy.certificate import facts
+from tff_dpemb.privacy.ledger import budget
 from tff_dpemb.privacy.ledger import leases as leases_lib
 
 
@@ -145,7 +146,7 @@ class _Synthesis:
       code_revision=revision.code_revision(),
       details={
         'part': release_id,
-        'data_digest': run.private.digest,
+        budget.DATA_DIGEST: run.private.digest,
         against_ledger.SIMULATION: run.config.privacy.simulation,
         against_ledger.DELTA: self.delta,
         against_ledger.POPULATION_SIZE: run.private.num_users,

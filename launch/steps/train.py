@@ -17,6 +17,7 @@ from tff_dpemb.evaluation import figures
 from tff_dpemb.models import embedding_model
 from tff_dpemb.privacy import guarantee
 from tff_dpemb.privacy.certificate import against_ledger
+from tff_dpemb.privacy.ledger import budget
 from tff_dpemb.privacy.ledger import leases as leases_lib
 from tff_dpemb.training import history
 from tff_dpemb.training import program
@@ -146,7 +147,7 @@ def round_charge(
     'config_digest': run.config.digest(),
     'code_revision': revision.code_revision(),
     'details': {
-      'data_digest': run.private.digest,
+      budget.DATA_DIGEST: run.private.digest,
       against_ledger.SIMULATION: run.config.privacy.simulation,
     },
     'lease': lease,

@@ -251,7 +251,7 @@ def save_weights(
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-  """Returns the weights of an .npz file; `artifacts.ArtifactError` if bad."""
+  """Returns the weights of an .npz file; `storage.ArtifactError` if bad."""
   return storage.read_npz(path)
 
 

@@ -17,7 +17,7 @@ from tff_dpemb.pipelines import files
 from tff_dpemb.pipelines import publish
 from tff_dpemb.synthesis import classifier
 
-# For `privacy.certificate.build_for_synthesis(seen_without_protection=...)`.
+# For `privacy.certificate.build.for_synthesis(seen_without_protection=...)`.
 SEEN_WITHOUT_PROTECTION = (
   'accuracy of a net trained on real private embeddings, without noise'
   ' (accuracy_on_real), and the share of it that the synthetic set reaches'

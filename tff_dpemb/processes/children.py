@@ -1,6 +1,6 @@
 """Child processes that never outlive their program, however it ends.
 
-A child is started through `process_launcher`, which asks the kernel to kill it
+A child is started through `launcher`, which asks the kernel to kill it
 when its parent dies, also by SIGKILL; it runs in a process group of its own, so
 that Ctrl-C in a terminal reaches the program alone, which then stops its
 children. A *sealed* child has a network of its own besides.

@@ -68,6 +68,15 @@ def test_certificate_verify_and_show(run, url, tmp_path):
   assert 'problem: accounting.epsilon must be' in result.errors
 
 
+@pytest.mark.parametrize('command', ['show', 'verify', 'sign'])
+def test_no_certificate_is_wrong_input(run, tmp_path, command):
+  more = ('--key', tmp_path / 'key') if command == 'sign' else ()
+  for place in (tmp_path, tmp_path / 'none.json'):
+    result = run('certificate', command, place, *more)
+    assert result.exit_code == 2
+    assert 'must be a certificate; give its file' in result.errors
+
+
 @pytest.fixture(name='certified')
 def _certified(url, tmp_path):
   """A directory with a certificate and its page."""

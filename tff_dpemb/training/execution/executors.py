@@ -165,7 +165,7 @@ def local(
 
   Raises:
     ExecutorError: The worker cannot be started.
-    processes.ProcessError: This is not the main thread.
+    children.ProcessError: This is not the main thread.
   """
   with _pool(
     1,
@@ -208,7 +208,7 @@ def workers(
   Raises:
     ExecutorError: No worker answers, or one computes something else; or an
       address is not `host:port`, or is not protected.
-    processes.ProcessError: This is not the main thread.
+    children.ProcessError: This is not the main thread.
   """
   for address in addresses:
     channels.split_address(address)

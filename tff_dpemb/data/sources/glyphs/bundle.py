@@ -1,9 +1,9 @@
 """The bundled glyphs: clean one-bit pictures of characters, in one file.
 
 `bundle.xz` holds 3 000 kanji and 1 000 Hangul syllables, each drawn in
-12 faces, 40 x 40 pixels, black and white. `glyph_bundle_build` makes it from
+12 faces, 40 x 40 pixels, black and white. `bundle_build` makes it from
 freely licensed fonts (`LICENCES.md`); nuisance is added when a data set
-is made from it (`glyphs`).
+is made from it (`source`).
 
 Format, inside one .xz stream (which carries its own check sum): a line of
 JSON (format, size, images, sets and face names); then for each set the code

@@ -2,7 +2,7 @@
 
 An identity is a character and a user owns one identity's pictures, as in
 DigiFace (arXiv 2210.02579), where an identity is a rendered face. Nuisance is
-the typeface and `glyph_nuisance`. Kanji (or all unified ideographs) are the
+the typeface and `nuisance`. Kanji (or all unified ideographs) are the
 private users, Hangul syllables are public, held-out kanji evaluate. These are
 rendered pictures, not photographs.
 """

@@ -55,7 +55,7 @@ class OwnedWorker:
 
     Raises:
       ExecutorError: There is no worker binary.
-      processes.ProcessError: This is not the main thread.
+      children.ProcessError: This is not the main thread.
     """
     self._devices = devices
     self._concurrent_calls = concurrent_calls
