@@ -323,3 +323,12 @@ def test_pillow_does_not_warn_of_what_is_refused():
   )
   assert 'got 10000 x 10000' in result.stdout
   assert 'DecompressionBomb' not in result.stderr
+
+
+def test_32_bit_integers_of_a_tiff_are_refused():
+  """They have no stated range: black or white would be a guess."""
+  buffer = io.BytesIO()
+  grey = np.arange(64, dtype=np.int32).reshape(8, 8)
+  Image.fromarray(grey).save(buffer, format='TIFF')
+  with pytest.raises(images.ImageError, match='8 or 16 bits a channel'):
+    images.decode(buffer.getvalue(), (8, 8, 1))

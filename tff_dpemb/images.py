@@ -172,7 +172,9 @@ def _load_upright(image: Image.Image, size: tuple[int, int]) -> None:
 
 def _to_mode(image: Image.Image, mode: str) -> Image.Image:
   """Returns a loaded image as L or RGB, by the rules of 16 bits and alpha."""
-  if image.mode in _REFUSED_MODES:
+  if image.mode in _REFUSED_MODES or (
+    image.mode == 'I' and image.format == 'TIFF'  # 32 bits, of no stated range.
+  ):
     raise ImageError(
       'must be grey, RGB or CMYK of 8 or 16 bits a channel, got mode'
       f' {image.mode!r}; convert it first.'

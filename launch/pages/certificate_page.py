@@ -1,10 +1,11 @@
 """A certificate as a page for people: Markdown, or HTML that stands alone."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from launch.pages import jinja
 from tff_dpemb.privacy import guarantee
+from tff_dpemb.privacy.certificate import accounting
 from tff_dpemb.privacy.certificate import claims
 from tff_dpemb.privacy.certificate import document
 from tff_dpemb.privacy.certificate import statement
@@ -28,6 +29,11 @@ _TITLES = (
 )
 
 
+# What only the method that made the figures can say again.
+_OF_THE_METHOD = ('accountant', 'discretisation', 'notes', 'warnings')
+_UNCHECKED = ' (stated by another method of accounting, not checked)'
+
+
 def to_markdown(certificate: document.Certificate) -> str:
   """Returns the certificate as Markdown, the plain statement first.
 
@@ -46,11 +52,19 @@ def to_html(certificate: document.Certificate) -> str:
 
 def _render(template: str, certificate: document.Certificate) -> str:
   content = certificate.to_json()
+  of_this_method = certificate.accounting.method == accounting.method()
+  unchecked = () if of_this_method else _OF_THE_METHOD
   return jinja.render(
     template,
     certificate=content,
     statement=statement.of(certificate),
-    parts=[(title, _rows(content[key])) for key, title in _TITLES],
+    parts=[
+      (
+        title,
+        _rows(content[key], unchecked=unchecked if key == 'accounting' else ()),
+      )
+      for key, title in _TITLES
+    ],
     signed=_signed(certificate.signature),
   )
 
@@ -61,14 +75,20 @@ def _signed(signature: document.Signature | None) -> str:
   return f'signed by {signature.algorithm} key {signature.public_key}'
 
 
-def _rows(part: Any) -> list[tuple[str, str]]:
+def _rows(
+  part: Any, *, unchecked: Collection[str] = ()
+) -> list[tuple[str, str]]:
   if isinstance(part, list):
     return [
       (claims.TEXTS.get(item['what'], item['what']), item['status'])
       for item in part
     ]
   return [
-    (name.replace('_', ' '), _text(name, value)) for name, value in part.items()
+    (
+      name.replace('_', ' '),
+      _text(name, value) + (_UNCHECKED if name in unchecked else ''),
+    )
+    for name, value in part.items()
   ]
 
 

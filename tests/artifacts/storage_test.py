@@ -304,3 +304,15 @@ class TestSha256:
   def test_missing(self, tmp_path):
     with pytest.raises(storage.ArtifactError, match='must be a readable'):
       storage.sha256_of(tmp_path / 'none')
+
+
+def test_a_key_that_stands_twice_is_damage(tmp_path):
+  """One reader takes the first value, another the last."""
+  (tmp_path / 'a.json').write_text('{"epsilon": 0.01, "epsilon": 8}')
+  with pytest.raises(storage.ArtifactError, match='a key stands twice'):
+    storage.read_json(tmp_path / 'a.json')
+
+
+def test_a_name_that_is_too_long_is_no_file(tmp_path):
+  with pytest.raises(storage.ArtifactError, match='must be a readable file'):
+    storage.sha256_of(tmp_path / ('x' * 300))

@@ -120,7 +120,8 @@ class Document(Value):
     found = content.get('schema')
     if found != wanted:
       raise DocumentError(
-        f'{name} must have schema {wanted!r}, got {found!r}; {cls.remedy}.'
+        f'{name} must have schema {wanted!r}, got {_short(found)};'
+        f' {cls.remedy}.'
       )
     return super().from_json(content, name=name)
 
@@ -174,11 +175,11 @@ class Manifest(Document):
     directory = pathlib.Path(directory)
     found = []
     for name, expected in self.files.items():
-      path = directory / name
-      if not path.is_file():
+      try:
+        if storage.sha256_of(directory / name) != expected:
+          found.append(f'{name!r} has another SHA-256 than the manifest')
+      except storage.ArtifactError:
         found.append(f'{name!r} is missing')
-      elif storage.sha256_of(path) != expected:
-        found.append(f'{name!r} has another SHA-256 than the manifest')
     return found
 
 

@@ -21,6 +21,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -30,6 +31,16 @@ from tff_dpemb.processes import liveness
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+
+
+# What reading a damaged .npz raises beside an OSError.
+NPZ_ERRORS = (
+  ValueError,
+  EOFError,
+  NotImplementedError,
+  zipfile.BadZipFile,
+  zlib.error,
+)
 
 
 class ArtifactError(RuntimeError):
@@ -104,7 +115,8 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     ArtifactError: The file is missing or is not JSON.
   """
   try:
-    return json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
+    text = pathlib.Path(path).read_text(encoding='utf-8')
+    return json.loads(text, object_pairs_hook=_without_doubles)
   except OSError as error:
     raise ArtifactError(
       f'{str(path)!r} must be a readable file ({error.strerror}).'
@@ -117,6 +129,14 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     raise ArtifactError(
       f'{str(path)!r} must be JSON ({error}); it is damaged, make it again.'
     ) from error
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  """Returns an object; of two values of one key no reader knows which holds."""
+  found = dict(pairs)
+  if len(found) < len(pairs):
+    raise ValueError('a key stands twice')
+  return found
 
 
 def atomic_write_npz(
@@ -144,7 +164,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     raise ArtifactError(
       f'{str(path)!r} must be a readable file ({error.strerror or error}).'
     ) from error
-  except (ValueError, EOFError, zipfile.BadZipFile) as error:
+  except NPZ_ERRORS as error:
     raise ArtifactError(
       f'{str(path)!r} must be an .npz file; it is damaged, make it again.'
     ) from error
@@ -216,13 +236,13 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
   A directory's digest covers relative names and contents, in sorted order.
   """
   path = pathlib.Path(path)
-  if path.is_dir():
-    digest = hashlib.sha256()
-    for file in sorted(item for item in path.rglob('*') if item.is_file()):
-      name = file.relative_to(path).as_posix()
-      digest.update(f'{name}\0{sha256_of(file)}\n'.encode())
-    return digest.hexdigest()
   try:
+    if path.is_dir():
+      digest = hashlib.sha256()
+      for file in sorted(item for item in path.rglob('*') if item.is_file()):
+        name = file.relative_to(path).as_posix()
+        digest.update(f'{name}\0{sha256_of(file)}\n'.encode())
+      return digest.hexdigest()
     with path.open('rb') as stream:
       return hashlib.file_digest(stream, 'sha256').hexdigest()
   except OSError as error:

@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import uuid
-import zipfile
 from collections.abc import Mapping
 from typing import TypeAlias, TypeVar
 
@@ -135,7 +134,7 @@ def read_arrays(
   try:
     with np.load(io.BytesIO(read(path, remedy=remedy))) as content:
       return {name: content[name] for name in content.files}
-  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+  except (OSError, *storage.NPZ_ERRORS) as error:
     raise storage.ArtifactError(
       f'{os.fspath(path)!r} must be an .npz file, it is damaged; {remedy}.'
     ) from error

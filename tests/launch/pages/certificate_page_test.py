@@ -163,3 +163,15 @@ def test_the_words_are_made_of_the_facts_not_read(certify):
     assert content.statement.text in text
     assert 'updates of the backbone in each round' in text  # No bare name.
     assert content.statement.assumptions[0] in text
+
+
+def test_what_another_method_says_of_itself_is_marked(certify):
+  content = certify()
+  method = content.accounting.method.model_copy(update={'library': 'other 1.0'})
+  stated = content.accounting.model_copy(
+    update={'method': method, 'accountant': 'exact'}
+  )
+  for text in _pages(content):
+    assert 'not checked)' not in text
+  for text in _pages(content.model_copy(update={'accounting': stated})):
+    assert 'exact (stated by another method of accounting, not checked)' in text

@@ -380,3 +380,112 @@ def test_a_stranger_may_not_ask_for_many_rows(model, part):
   assert any(f'accounting.{part}' in item for item in problems)
   with pytest.raises(documents.DocumentError, match='32'):
     document.Certificate.from_json(content)
+
+
+# ---- forgeries of a synthetic set that would state less ----
+
+_GAUSSIAN = {
+  'module_name': 'dp_accounting.dp_event',
+  'class_name': 'GaussianDpEvent',
+  'noise_multiplier': 1.0,
+}
+
+
+@pytest.mark.parametrize(
+  'event',
+  [
+    {'module_name': 'dp_accounting.dp_event', 'class_name': 'NoOpDpEvent'},
+    _GAUSSIAN | {'noise_multiplier': {'float': 'inf'}},
+    _GAUSSIAN | {'noise_multiplier': '4'},
+    _GAUSSIAN | {'noise_multiplier': True},
+    {
+      'module_name': 'dp_accounting.dp_event',
+      'class_name': 'ZCDpEvent',
+      'rho': 1e-9,
+      'xi': 0.0,
+    },
+    {
+      'module_name': 'dp_accounting.dp_event',
+      'class_name': 'PoissonSampledDpEvent',
+      'sampling_probability': 0.001,
+      'event': _GAUSSIAN,
+    },
+    {
+      'module_name': 'dp_accounting.dp_event',
+      'class_name': 'SelfComposedDpEvent',
+      'count': 0.01,
+      'event': _GAUSSIAN,
+    },
+    {
+      'module_name': 'dp_accounting.dp_event',
+      'class_name': 'SelfComposedDpEvent',
+      'count': 0,
+      'event': _GAUSSIAN,
+    },
+    {
+      'module_name': 'dp_accounting.dp_event',
+      'class_name': 'ComposedDpEvent',
+      'events': [],
+    },
+  ],
+)
+def test_draws_that_are_no_gaussians_are_no_synthetic_set(event):
+  content = json.loads((_KEPT / 'certificate_synthetic.json').read_text())
+  content['mechanism'] |= {
+    'draws': [{'event': event, 'count': 1}],
+    'overcharge': None,
+  }
+  problems = verification.verify(cases.sealed(content))
+  assert any('must be legal' in problem for problem in problems)
+
+
+def test_a_draw_of_nothing_hides_no_query():
+  """Beside real draws, so that what was asked is still compared."""
+  content = json.loads((_KEPT / 'certificate_synthetic.json').read_text())
+  nothing = {
+    'module_name': 'dp_accounting.dp_event',
+    'class_name': 'NoOpDpEvent',
+  }
+  content['mechanism']['draws'].append({'event': nothing, 'count': 1})
+  content['mechanism']['queries'][0]['noise_multiplier'] = 0.01
+  problems = verification.verify(cases.sealed(content))
+  assert any('at most as revealing' in problem for problem in problems)
+
+
+def test_the_event_is_compared_whatever_the_method():
+  content = json.loads((_KEPT / 'certificate_poisson.json').read_text())
+  content['accounting']['method']['library'] = 'dp-accounting 0.4.0'
+  assert verification.verify(cases.sealed(content)) == []
+  content['accounting']['event'] = {
+    'module_name': 'dp_accounting.dp_event',
+    'class_name': 'NoOpDpEvent',
+  }
+  (problem,) = verification.verify(cases.sealed(content))
+  assert 'accounting.event must be what' in problem
+
+
+@pytest.mark.parametrize('mechanism', [None, 5, 'a', [], True])
+def test_a_mechanism_that_is_no_object_is_a_problem(mechanism):
+  content = json.loads((_KEPT / 'certificate_poisson.json').read_text())
+  assert verification.verify({**content, 'mechanism': mechanism})
+
+
+def test_more_than_anybody_draws_is_refused_at_once():
+  content = json.loads((_KEPT / 'certificate_synthetic.json').read_text())
+  draws = content['mechanism']['draws']
+  content['mechanism']['draws'] = draws * 300
+  assert verification.verify(cases.sealed(content))
+  content = json.loads((_KEPT / 'certificate_poisson.json').read_text())
+  content['mechanism']['draws'] = 10**9
+  assert 'must be <= 1000000' in verification.verify(content)[0]
+
+
+@pytest.mark.parametrize(
+  'files', ['abc', ['ab', 'cd'], [['a', 'b']], {'a': 1}, None, {'x' * 300: 'y'}]
+)
+def test_a_damaged_manifest_beside_it_is_a_problem(tmp_path, files):
+  content = json.loads((_KEPT / 'certificate_poisson.json').read_text())
+  content['provenance']['artifact_digest'] = '0' * 64
+  (tmp_path / 'certificate.json').write_text(json.dumps(cases.sealed(content)))
+  (tmp_path / 'manifest.json').write_text(json.dumps({'files': files}))
+  assert verification.verify(tmp_path / 'certificate.json')

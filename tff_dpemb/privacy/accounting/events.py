@@ -72,6 +72,14 @@ def from_json(content: Mapping[str, Any]) -> dp_event.DpEvent:
     raise guarantee.AccountingError(
       f'event {name} must hold events of {dp_event.__name__} and nothing else.'
     )
+  for key, value in fields.items():
+    if isinstance(value, (str, bool)) or (
+      key == 'count' and not (isinstance(value, int) and value >= 1)
+    ):
+      raise guarantee.AccountingError(
+        f'event {name} must have numbers, and a whole count >= 1, got'
+        f' {key} {value!r}.'
+      )
   try:
     return cls(**fields)
   except TypeError as error:

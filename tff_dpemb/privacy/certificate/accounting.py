@@ -94,10 +94,21 @@ def revealed_by_queries(
   delta: float,
   adjacency: guarantee_lib.Adjacency,
 ) -> Revealed:
-  """Returns what a synthetic set reveals: everyone is in every query."""
-  event = events.compose(
-    (events.from_json(draw.event), draw.count) for draw in draws
-  )
+  """Returns what a synthetic set reveals: everyone is in every query.
+
+  Raises:
+    CertificateError: A draw is no Gaussian of finite noise: nobody is sampled,
+      and a draw of nothing reveals nothing of what was queried.
+  """
+  event = _event_of(draws)
+  leaves = events.flatten(event)
+  legal = (dp_event.GaussianDpEvent, dp_event.NonPrivateDpEvent)
+  strange = [leaf for leaf, _ in leaves if not isinstance(leaf, legal)]
+  if strange or not leaves:
+    got = type(strange[0]).__name__ if strange else 'nothing'
+    raise document.CertificateError(
+      f'the draws of a synthetic set must be Gaussians, got {got}.'
+    )
   return Revealed(
     event=event,
     unamplified=accountant.guarantee_of_event(
@@ -105,6 +116,12 @@ def revealed_by_queries(
     ),
     adjacency=adjacency,
     sensitivity=1.0,
+  )
+
+
+def _event_of(draws: Sequence[noise.Draws]) -> dp_event.DpEvent:
+  return events.compose(
+    (events.from_json(draw.event), draw.count) for draw in draws
   )
 
 
@@ -205,7 +222,7 @@ def overcharge(
       )
     asked += item.times / multiplier**2
   charged = events.gaussian_multiplier(
-    events.compose((events.from_json(item.event), item.count) for item in draws)
+    events.compose(events.flatten(_event_of(draws)))
   )
   if not charged:
     return None

@@ -146,17 +146,25 @@ def _relations_differ(
   ][:1]
 
 
+def rounds_among(entries: Sequence[ledger_state.Entry]) -> list[str]:
+  """Returns that draws are of training, whose plan binds population and delta.
+
+  As a synthetic set's, both would be free.
+  """
+  return [
+    f'ledger: entry {entry.sequence} is of a round of training: this is not the'
+    ' certificate of a synthetic set.'
+    for entry in entries
+    if entry.round_number is not None
+  ][:1]
+
+
 def charges_differ(
   certificate: document.Certificate, entries: Sequence[ledger_state.Entry]
 ) -> list[str]:
   """Checks what the draws of the release were charged as."""
-  if certificate.kind == 'synthetic':
-    of_rounds = [e.sequence for e in entries if e.round_number is not None]
-    if of_rounds:
-      return [
-        f'ledger: entry {of_rounds[0]} is of a round of training: this is not'
-        ' the certificate of a synthetic set.'
-      ]
+  if certificate.kind == 'synthetic' and (found := rounds_among(entries)):
+    return found
   stated = {
     SIMULATION: certificate.simulation,
     DELTA: certificate.accounting.delta,

@@ -214,6 +214,14 @@ def for_synthesis(
       f'the ledger must hold draws of release {charged.release!r} of run'
       f' {charged.run!r}, got none; charge them before the noise is drawn.'
     )
+  entries = charged.ledger.entries(
+    population=charged.population,
+    run=charged.run,
+    release=charged.release,
+    kind='draw',
+  )
+  if found := against_ledger.rounds_among(entries):
+    raise document.CertificateError(found[0])
   if population_size < 2 or not 0 < delta < 1 / population_size:
     raise document.CertificateError(
       'population_size must be at least 2 and delta in (0, 1 /'

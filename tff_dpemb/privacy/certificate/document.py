@@ -187,7 +187,7 @@ class Audit(documents.Value):
   """12: what attacks proved, from below."""
 
   status: Literal['run', 'not run']
-  results: tuple[AuditResult, ...]
+  results: Annotated[tuple[AuditResult, ...], pydantic.Field(max_length=64)]
 
 
 class Utility(documents.Value):

@@ -4,7 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from dp_accounting import dp_event
+
 from tff_dpemb.privacy import guarantee as guarantee_lib
+from tff_dpemb.privacy.accounting import events
 from tff_dpemb.privacy.certificate import accounting
 from tff_dpemb.privacy.certificate import document
 
@@ -60,6 +63,8 @@ def problems(
   computed = accounting.account(found, stated.delta)
   if stated.method == computed.method:
     return _changes(stated.to_json(), computed.to_json(), name='accounting')
+  if not _same_event(stated.event, found.event):
+    return ['accounting.event must be what mechanism and sampling come to.']
   computed = accounting.account(
     found,
     stated.delta,
@@ -95,6 +100,18 @@ def problems(
       "as this release's method computes it",
     )
   ]
+
+
+def _same_event(stated: Any, found: dp_event.DpEvent) -> bool:
+  """Whether two events are compositions of the same ones, however nested."""
+  one, other = (
+    {
+      events.canonical_text(leaf): times
+      for leaf, times in events.flatten(event)
+    }
+    for event in (events.from_json(stated), found)
+  )
+  return one == other
 
 
 def _changes(stated: Any, computed: Any, *, name: str) -> list[str]:

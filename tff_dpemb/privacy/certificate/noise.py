@@ -6,6 +6,9 @@ import pydantic
 
 from tff_dpemb.artifacts import documents
 
+# Whoever verifies composes them: a stranger's may not take for ever.
+_Rounds = Annotated[int, pydantic.Field(ge=0, le=10**6)]
+
 
 class _ModelMechanism(documents.Value):
   clip_norm: float
@@ -13,13 +16,13 @@ class _ModelMechanism(documents.Value):
   noise_multiplier: float
   value_noise_multiplier: float
   clipped_count_stddev: float
-  rounds_planned: documents.Count
-  rounds_completed: documents.Count
-  draws: documents.Count
+  rounds_planned: _Rounds
+  rounds_completed: _Rounds
+  draws: _Rounds
   # Draws beyond one for each completed round, and those among all draws whose
   # round had been drawn before.
-  replays: documents.Count
-  redrawn: documents.Count
+  replays: _Rounds
+  redrawn: _Rounds
 
 
 class FixedMechanism(_ModelMechanism):
@@ -75,8 +78,8 @@ class QueriesMechanism(documents.Value):
   """6, of a synthetic set."""
 
   kind: Literal['queries'] = 'queries'
-  draws: tuple[Draws, ...]
-  queries: tuple[Query, ...]
+  draws: Annotated[tuple[Draws, ...], pydantic.Field(max_length=256)]
+  queries: Annotated[tuple[Query, ...], pydantic.Field(max_length=1024)]
   # 1 / noise_multiplier^2 charged beyond the queries; None: not all are stated.
   overcharge: Annotated[float, pydantic.Field(ge=0)] | None
   norm_bound: float | None
@@ -85,7 +88,10 @@ class QueriesMechanism(documents.Value):
 
 
 def _mechanism_tag(content: Any) -> str | None:
-  get = content.get if isinstance(content, dict) else vars(content).get
+  def get(name: str) -> Any:
+    is_json = isinstance(content, dict)
+    return content.get(name) if is_json else getattr(content, name, None)
+
   kind = get('kind')
   if kind in ('tree', 'banded', 'blt'):
     adaptive = get('clipping') == 'adaptive'

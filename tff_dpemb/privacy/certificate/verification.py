@@ -309,15 +309,14 @@ def _artifact_problems(
   if provenance.artifact_digest:
     try:
       manifest = storage.read_json(directory / 'manifest.json')
-      files = manifest['files']
-      names = sorted(files)
+      files = dict(manifest['files'])
       digest = documents.digest_of_files(files)
-    except (storage.ArtifactError, KeyError, TypeError) as error:
+    except (storage.ArtifactError, KeyError, TypeError, ValueError) as error:
       return [
         *problems,
         f"manifest.json must list the certified artefacts' files: {error}",
       ]
-    for name in names:
+    for name in sorted(files):
       problems += _file_problem(directory, name, files[name])
     if digest != provenance.artifact_digest:
       problems.append(
