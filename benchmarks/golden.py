@@ -63,7 +63,6 @@ def by_import(
     encoding: 'raw' decodes when the store is written, 'encoded' when it is
       read.
   """
-  from tff_dpemb import config
   from tff_dpemb import images
   from tff_dpemb.data import user_store
   from tff_dpemb.data.sources import folder
@@ -80,8 +79,9 @@ def by_import(
     folder.build_folder(
       directory / 'private',
       directory / 'set',
-      config=config.DataConfig(validation_identities=1, test_identities=1),
       image_shape=shape,
+      validation=1,
+      test=1,
       public_dir=directory / 'public',
       encoding=encoding,
     )

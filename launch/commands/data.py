@@ -3,7 +3,7 @@
 import contextlib
 import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -11,6 +11,9 @@ import click
 # The rest is imported inside the commands: help must not wait for it.
 
 _SIZE = re.compile(r'(\d{1,9})x(\d{1,9})(?:x([13]))?')
+_HELD_OUT = ('validation_identities', 'test_identities')
+_SHOWN = 'data_set.txt.j2'
+_MOST_LISTED = 20  # bad files on the screen; a longer list goes into a file
 
 
 @click.group(epilog='Example: dpemb data glyphs --bundled --output data/glyphs')
@@ -29,23 +32,25 @@ def _split_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ),
     click.option(
       '--split-seed',
-      type=int,
+      type=click.IntRange(0),
+      default=0,
+      show_default=True,
       metavar='N',
-      help='Seed of the choice of held-out identities.',
+      help='Seed of the choice of who is held out.',
     ),
     click.option(
       '--test',
-      'test_identities',
+      _HELD_OUT[1],
       type=click.IntRange(1),
       metavar='N',
-      help='Identities held out for the test.',
+      help='Identities held out for the test.  [default: a fifth, at most 600]',
     ),
     click.option(
       '--validation',
-      'validation_identities',
+      _HELD_OUT[0],
       type=click.IntRange(1),
       metavar='N',
-      help='Identities held out for choosing.',
+      help='Identities held out for choosing.  [default: a tenth, at most 200]',
     ),
     click.option(
       '--output',
@@ -82,16 +87,28 @@ def _split_options(function: Callable[..., Any]) -> Callable[..., Any]:
   help='Private users: 6 355 kanji, or 20 902 ideographs.',
 )
 @click.option(
-  '--identities', type=int, metavar='N', help='How many of the set.'
+  '--identities',
+  type=click.IntRange(1),
+  metavar='N',
+  help='How many of the set.  [default: all]',
 )
 @click.option(
-  '--images', type=int, metavar='N', help='Images of each identity.'
+  '--images',
+  type=click.IntRange(1),
+  metavar='N',
+  help='Images of each identity.  [default: 12]',
 )
 @click.option(
-  '--nuisance-seed', type=int, metavar='N', help='Seed of the distortions.'
+  '--nuisance-seed',
+  type=click.IntRange(0),
+  metavar='N',
+  help='Seed of the distortions.  [default: 0]',
 )
 @click.option(
-  '--processes', type=int, metavar='N', help='Renderers.  [default: cores]'
+  '--processes',
+  type=click.IntRange(1),
+  metavar='N',
+  help='Renderers.  [default: cores]',
 )
 def glyphs(
   output: pathlib.Path,
@@ -109,17 +126,23 @@ def glyphs(
   With --bundled the 3 000 kanji and 1 000 syllables of the package, else a
   larger set from fonts of this host (docs/data.md names Debian packages).
   """
+  from tff_dpemb.data import data_sets
   from tff_dpemb.data.sources.glyphs import source as glyphs_source
 
+  if identities:  # Of all, the page's defaults are what is proposed.
+    proposed = data_sets.propose_held_out(identities)
+    for key, value in zip(_HELD_OUT, proposed, strict=True):
+      options[key] = options[key] or value
   settings = _data_config(images_per_identity=images, **options)
   if bundled:
     if fonts or identities or character_set != 'kanji':
       raise click.UsageError(
         '--bundled must stand without --fonts, --set and --identities.'
       )
-    glyphs_source.build_glyphs(output, config=settings, replace=replace)
+    with _flags_named():
+      glyphs_source.build_glyphs(output, config=settings, replace=replace)
   else:
-    with _progress('glyphs') as step:
+    with _flags_named(), _progress('glyphs') as step:
       glyphs_source.render_glyphs(
         output,
         config=settings,
@@ -169,27 +192,37 @@ def glyphs(
 @click.option(
   '--images',
   'max_images',
-  type=int,
+  type=click.IntRange(1),
   metavar='N',
-  help='Keep at most so many images of an identity.',
+  help='Keep at most so many images of an identity.  [default: all]',
 )
 @click.option(
   '--encoded', is_flag=True, help='Store the files, not pixels: smaller.'
 )
 @click.option('--licence', default='', metavar='TEXT', help='Terms of use.')
+@click.option(
+  '--skip-bad',
+  is_flag=True,
+  help='Leave out bad files; list them in the store.',
+)
 def folder(
   input_dir: str,
   output: pathlib.Path,
   replace: bool,
   size: str,
   encoded: bool,
+  skip_bad: bool,
+  validation_identities: int | None,
+  test_identities: int | None,
   **options: Any,
 ) -> None:
   """Read folders of images: one folder a user.
 
-  The layout is DigiFace's. A corrupt image, an empty folder or a missing
-  directory stops the command; then nothing is written.
+  The layout is DigiFace's. What cannot be read is listed with its reason; then
+  nothing is written, unless --skip-bad leaves it out.
   """
+  from tff_dpemb.data import data_sets
+  from tff_dpemb.data import store_format
   from tff_dpemb.data.sources import folder as folder_source
 
   match = _SIZE.fullmatch(size)
@@ -198,26 +231,37 @@ def folder(
       '--size must be HxW or HxWxC with 1 or 3 channels, as 112x112x3, got'
       f' {size!r}.'
     )
-  config_options = {
-    key: options.pop(key)
-    for key in ('validation_identities', 'test_identities', 'split_seed')
-  }
   notes: list[str] = []
-  with _progress('identities') as step:
-    folder_source.build_folder(
-      input_dir,
-      output,
-      config=_data_config(**config_options),
-      image_shape=(int(match[1]), int(match[2]), int(match[3] or 3)),
-      encoding='encoded' if encoded else 'raw',
-      replace=replace,
-      progress=step,
-      report=notes.append,
-      **options,
-    )
-  _print_data_set(output)
+  bad_files = output.with_name(f'{output.name}.bad-files.tsv')
+  try:
+    with _flags_named(), _progress('identities') as step:
+      folder_source.build_folder(
+        input_dir,
+        output,
+        image_shape=(int(match[1]), int(match[2]), int(match[3] or 3)),
+        validation=validation_identities,
+        test=test_identities,
+        encoding='encoded' if encoded else 'raw',
+        skip_bad=skip_bad,
+        replace=replace,
+        progress=step,
+        report=notes.append,
+        **options,
+      )
+  except folder_source.BadFilesError as error:
+    if len(error.bad) > 1:  # The error itself names one.
+      _print_bad(error.bad, 'bad', whole_list=bad_files)
+    if len(error.bad) > _MOST_LISTED:
+      _write_list(error.bad, bad_files)
+    raise
+  bad_files.unlink(missing_ok=True)  # Of an earlier try: names of users.
+  is_proposed = validation_identities is None or test_identities is None
+  _print_data_set(output, 'import.txt.j2' if is_proposed else _SHOWN)
   for note in notes:
     click.echo(f'note: {note}', err=True)
+  for split, store in data_sets.open_stores(output).items():
+    manifest = output / split / store_format.MANIFEST
+    _print_bad(store.manifest.skipped, 'skipped', whole_list=manifest)
 
 
 @data.command(epilog='Example: dpemb data show runs/quickstart/data')
@@ -232,23 +276,38 @@ def show(path: pathlib.Path) -> None:
 
 @data.command(epilog='Example: dpemb data verify runs/quickstart/data')
 @click.argument('path', type=click.Path(path_type=pathlib.Path))
-def verify(path: pathlib.Path) -> None:
+@click.option('--strict', is_flag=True, help='Exit 5 if splits share pictures.')
+def verify(path: pathlib.Path, strict: bool) -> None:
   """Read every file of a data set or store and check it.
 
-  Digests, and that no user of a held-out store is in another one.
+  Digests, and that no user is in two stores. Pictures that are in two stores,
+  exactly or nearly, are counted with examples (names of users: your own); they
+  make held-out figures too good. docs/data.md says what is not found.
   """
+  from launch.pages import jinja
   from tff_dpemb.data import data_sets
+  from tff_dpemb.data import duplicates
   from tff_dpemb.data import store_format
   from tff_dpemb.data import user_store
 
   if (path / store_format.MANIFEST).is_file():
     store = user_store.UserStore.open(path)
     store.verify()
-    users = {path.name: store.num_users}
-  else:
-    users = data_sets.verify(path)
+    click.echo(f'{path}: whole. Users: {path.name} {store.num_users}.')
+    return
+  users = data_sets.verify(path)
   counts = ', '.join(f'{split} {count}' for split, count in users.items())
   click.echo(f'{path}: whole. Users: {counts}.')
+  overlaps = duplicates.find_overlaps(data_sets.open_stores(path))
+  text = jinja.render(
+    'overlaps.txt.j2', overlaps=overlaps, bits=duplicates.MOST_DIFFERENT_BITS
+  )
+  click.echo(text, nl=False)
+  if strict and overlaps:
+    raise duplicates.OverlapError(
+      f'no picture of {str(path)!r} must be in two splits (--strict), got what'
+      ' is listed; remove the pictures from one, and import again.'
+    )
 
 
 def _data_config(**options: int | None) -> Any:
@@ -258,6 +317,41 @@ def _data_config(**options: int | None) -> Any:
   given = {key: value for key, value in options.items() if value is not None}
   page = config.from_mapping({'name': 'data', 'data': given}, source='options')
   return page.data
+
+
+@contextlib.contextmanager
+def _flags_named() -> Iterator[None]:
+  """Lets an error of the held-out sizes name the flags."""
+  from tff_dpemb.data import data_sets
+
+  try:
+    yield
+  except data_sets.HeldOutError as error:
+    raise error.in_flags('--validation', '--test') from error
+
+
+def _print_bad(
+  files: Sequence[Any], word: str, *, whole_list: pathlib.Path
+) -> None:
+  """Lists bad files on stderr, one a line; of many, the first."""
+  from launch.pages import jinja
+
+  text = jinja.render(
+    'bad_files.txt.j2',
+    files=files,
+    word=word,
+    most=_MOST_LISTED,
+    whole_list=whole_list,
+  )
+  click.echo(text, nl=False, err=True)
+
+
+def _write_list(files: Sequence[Any], path: pathlib.Path) -> None:
+  """Writes what does not fit the screen; names of users, for the owner only."""
+  from tff_dpemb.artifacts import storage
+
+  rows = ''.join(f'{item.file!r}\t{item.reason}\n' for item in files)
+  storage.atomic_write_bytes(path, rows.encode(), is_private=True)
 
 
 @contextlib.contextmanager
@@ -274,7 +368,7 @@ def _progress(unit: str) -> Iterator[Callable[[int, int], None]]:
     yield step
 
 
-def _print_data_set(path: pathlib.Path) -> None:
+def _print_data_set(path: pathlib.Path, template: str = _SHOWN) -> None:
   from launch.pages import jinja
   from tff_dpemb.data import data_sets
   from tff_dpemb.data import store_format
@@ -284,6 +378,11 @@ def _print_data_set(path: pathlib.Path) -> None:
     stores = {path.name: user_store.UserStore.open(path)}
   else:
     stores = data_sets.open_stores(path)
+  users = {
+    split: store.num_users
+    for split, store in stores.items()
+    if split != 'public'
+  }
   click.echo(
-    jinja.render('data_set.txt.j2', path=path, stores=stores), nl=False
+    jinja.render(template, path=path, stores=stores, users=users), nl=False
   )

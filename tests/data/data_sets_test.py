@@ -4,7 +4,9 @@ import pathlib
 import numpy as np
 import pytest
 
+from tff_dpemb import config
 from tff_dpemb.data import data_sets
+from tff_dpemb.data import names
 from tff_dpemb.data import user_store
 
 
@@ -55,6 +57,41 @@ class TestSplitIdentities:
   def test_someone_must_stay_private(self):
     with pytest.raises(data_sets.DataError, match='of 30, got 10 \\+ 20'):
       data_sets.split_identities(30, validation=10, test=20, seed=0)
+
+  def test_the_error_names_what_the_person_used(self):
+    with pytest.raises(
+      data_sets.HeldOutError,
+      match=r'data\.validation_identities \+ data\.test_identities must',
+    ) as error:
+      data_sets.split_identities(30, validation=10, test=20, seed=0)
+    line = str(error.value.in_flags('--validation', '--test'))
+    assert line.startswith('--validation + --test must leave')
+    assert line.endswith('of 30, got 10 + 20; hold out fewer or bring more'
+                         ' identities.')  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  ('count', 'validation', 'test'),
+  [
+    (3, 1, 1),
+    (7, 1, 1),
+    (50, 5, 10),
+    (1357, 135, 271),  # 800 of them were held out before.
+    (2000, 200, 400),
+    (3000, 200, 600),  # the bundled glyphs
+    (1_000_000, 200, 600),
+  ],
+)
+def test_proposed_sizes_follow_the_data(count, validation, test):
+  assert data_sets.propose_held_out(count) == (validation, test)
+
+
+def test_the_defaults_of_a_page_are_those_of_the_bundled_glyphs():
+  page = config.DataConfig()
+  assert data_sets.propose_held_out(3000) == (
+    page.validation_identities,
+    page.test_identities,
+  )
 
 
 class TestCheckOutput:
@@ -108,6 +145,21 @@ class TestVerify:
   def test_overlap(self, tmp_path):
     _write(tmp_path, {**_USERS, 'test': ['d', 'a']})
     with pytest.raises(data_sets.DataError, match='share no user, got 1'):
+      data_sets.verify(tmp_path)
+
+  @pytest.mark.parametrize('one', _USERS)
+  @pytest.mark.parametrize('other', _USERS)
+  def test_nobody_is_in_two_splits_in_any_form(
+    self, tmp_path, one, other, monkeypatch
+  ):
+    users = {split: list(items) for split, items in _USERS.items()}
+    users[one].append('Jos\u00e9')
+    users[other].append('Jose\u0301')
+    with monkeypatch.context() as before:  # As stores of before have them.
+      before.setattr(names, 'normal', lambda name: name)
+      _write(tmp_path, users)
+    message = 'hold each user once' if one == other else 'share no user, got 1'
+    with pytest.raises(data_sets.DataError, match=message):
       data_sets.verify(tmp_path)
 
   def test_exchanged_store(self, tmp_path):

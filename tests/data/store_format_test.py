@@ -43,6 +43,20 @@ class TestManifest:
     assert store_format.read_manifest(path).digest == _manifest().digest
     assert _manifest(licence='CC-BY').digest != _manifest().digest
 
+  def test_what_was_skipped_is_kept(self, tmp_path):
+    path = tmp_path / 'manifest.json'
+    bad = store_format.BadFile(file='ann/0.png', reason='must be whole')
+    _manifest(skipped=(bad,)).write(path)
+    assert store_format.read_manifest(path).skipped == (bad,)
+    assert _manifest(skipped=(bad,)).digest != _manifest().digest
+
+  def test_of_nothing_skipped_the_json_says_nothing(self):
+    """The digest is the one that the form had before it could skip."""
+    assert 'skipped' not in _manifest().to_json()
+    assert _manifest(skipped=()).digest == (
+      'abcdd5852410586fd4f0ee50a729d985c6d4608864a9b2cb141c8ffe827bb49c'
+    )
+
   def test_an_older_form_is_refused(self, tmp_path):
     path = tmp_path / 'manifest.json'
     content = _manifest().to_json()
@@ -80,6 +94,30 @@ class TestManifest:
       store_format.StoreError, match=rf'{message}.*(?i:build) the store again'
     ):
       store_format.read_manifest(path)
+
+
+class TestCheckDirectory:
+  def test_what_is_there_instead(self, tmp_path):
+    (tmp_path / 'empty').mkdir()
+    (tmp_path / 'file').touch()
+    (tmp_path / 'store').mkdir()
+    (tmp_path / 'store' / 'manifest.json').touch()
+    store_format.check_directory(
+      tmp_path / 'store', 'manifest.json', 'a user store'
+    )
+    for name, found in (
+      ('empty', 'a directory without manifest.json'),
+      ('file', 'a file'),
+      ('no', 'no such directory'),
+      ('no/private', "no directory '.*/no'"),
+    ):
+      with pytest.raises(
+        store_format.StoreError,
+        match=f"{name}' must be a user store, got {found}; check the path",
+      ):
+        store_format.check_directory(
+          tmp_path / name, 'manifest.json', 'a user store'
+        )
 
 
 class TestFiles:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tff_dpemb import images as image_codec
+from tff_dpemb.data import store_format
 from tff_dpemb.data import user_store
 
 _SHAPE = (4, 5, 1)
@@ -118,6 +119,51 @@ def test_an_empty_store_is_refused(tmp_path):
     with _writer(tmp_path / 's'):
       pass
   assert list(tmp_path.iterdir()) == []
+
+
+def test_both_forms_of_a_name_are_one_user(tmp_path):
+  """`e` with an acute accent: one character, or a letter and a mark."""
+  pictures = _pictures(4)
+  labels = {'identity': 0, 'category': 0}
+  with _writer(tmp_path / 's') as writer:
+    writer.add_user('Jose\u0301', pictures[:1], labels)
+    writer.add_user('Jos\u00e9', pictures[1:2], labels)
+    writer.add_users(
+      ['Jose\u0301', 'Jos\u00e9'],
+      pictures[2:, None],
+      {'identity': np.zeros(2, int), 'category': np.zeros(2, int)},
+    )
+  store = user_store.UserStore.open(tmp_path / 's')
+  assert store.num_users == 1
+  assert store.user_id(0) == 'Jos\u00e9'
+  np.testing.assert_array_equal(store.read_user(0).images, pictures)
+  for form in ('Jos\u00e9', 'Jose\u0301'):
+    assert store.index_of(form) == 0
+
+
+def test_class_names_have_one_form(tmp_path):
+  names = {'identity': ['cafe\u0301'], 'category': ['x', 'y']}
+  with _writer(tmp_path / 's', label_names=names) as writer:
+    writer.add_user('u', _pictures(1), {'identity': 0, 'category': 0})
+  store = user_store.UserStore.open(tmp_path / 's')
+  assert list(store.label_names['identity']) == ['caf\u00e9']
+  with pytest.raises(user_store.StoreError, match="'identity'.*NFC or NFD"):
+    _writer(
+      tmp_path / 't', label_names={'identity': ['caf\u00e9', 'cafe\u0301']}
+    )
+
+
+def test_what_is_skipped_is_in_the_manifest(tmp_path):
+  bad = [
+    store_format.BadFile(file=f'ann/{i}.png', reason='must be whole')
+    for i in range(2)
+  ]
+  with _writer(tmp_path / 's') as writer:
+    writer.note_skipped(bad[:1])
+    writer.add_user('u', _pictures(1), {'identity': 0, 'category': 0})
+    writer.note_skipped(bad[1:])
+  manifest = user_store.UserStore.open(tmp_path / 's').manifest
+  assert manifest.skipped == tuple(bad)
 
 
 def test_illegal_description(tmp_path):

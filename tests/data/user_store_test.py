@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from tff_dpemb.data import names
 from tff_dpemb.data import user_store
 
 _SHAPE = (4, 5, 1)
@@ -149,9 +150,20 @@ class TestReading:
     )
 
 
+def test_a_store_of_before_names_had_one_form(tmp_path, monkeypatch):
+  with monkeypatch.context() as before:
+    before.setattr(names, 'normal', lambda name: name)
+    with _writer(tmp_path / 's') as writer:
+      labels = {'identity': 0, 'category': 0}
+      writer.add_user('Jose\u0301', _pictures(1), labels)
+  assert user_store.UserStore.open(tmp_path / 's').index_of('Jose\u0301') == 0
+
+
 class TestDamage:
   def test_no_store(self, tmp_path):
     with pytest.raises(user_store.StoreError, match='manifest.json'):
+      user_store.UserStore.open(tmp_path)
+    with pytest.raises(user_store.StoreError, match='no such directory'):
       user_store.UserStore.open(tmp_path / 'nothing')
 
   @pytest.mark.parametrize(

@@ -28,6 +28,15 @@ def test_declared_names_in_their_order():
   assert 'synthesis.class_names' in chosen.rule
 
 
+@pytest.mark.parametrize('in_store', ['caf\u00e9', 'cafe\u0301'])
+@pytest.mark.parametrize('in_page', ['caf\u00e9', 'cafe\u0301'])
+def test_both_unicode_forms_are_one_class(in_store, in_page):
+  chosen = classes.choose(['a', in_store], count=5, declared=[in_page, 'x'])
+  assert chosen.store_labels[0] == 1
+  with pytest.raises(errors.ClusteringError, match='must be distinct'):
+    classes.choose(['a'], count=5, declared=['a', 'caf\u00e9', 'cafe\u0301'])
+
+
 def test_declared_names_go_before_the_rule_for_radicals():
   chosen = classes.choose(
     glyph_classes.RADICAL_NAMES, count=10, declared=['木', '水']

@@ -1,10 +1,10 @@
 """A data set: a directory with four user stores, split by identity.
 
 `public` may be used freely (pretraining); `private` is what training protects;
-`validation` chooses; `test` is looked at once. No user of `test` is in any
-other split.
+`validation` chooses; `test` is looked at once. No user is in two splits.
 """
 
+import itertools
 import os
 import pathlib
 import typing
@@ -15,15 +15,44 @@ import numpy as np
 
 from tff_dpemb.artifacts import documents
 from tff_dpemb.artifacts import storage
+from tff_dpemb.data import names
+from tff_dpemb.data import store_format
 from tff_dpemb.data import user_store
 
 Split = Literal['public', 'private', 'validation', 'test']
 SPLITS: tuple[Split, ...] = typing.get_args(Split)
 MANIFEST = 'data_set.json'
 
+_MOST_VALIDATION, _MOST_TEST = 200, 600
+
 
 class DataError(ValueError):
   """Input images, or a wanted split of them, that break a rule."""
+
+
+class HeldOutError(DataError):
+  """More users are to be held out than leave one who trains.
+
+  The message names the keys of a page; `in_flags` names those of a command.
+  """
+
+  def __init__(self, count: int, validation: int, test: int):
+    self._values = (count, validation, test)
+    super().__init__(
+      self._sentence('data.validation_identities', 'data.test_identities')
+    )
+
+  def in_flags(self, validation: str, test: str) -> DataError:
+    """Returns the error with the names that the person used."""
+    return DataError(self._sentence(validation, test))
+
+  def _sentence(self, validation: str, test: str) -> str:
+    count, *held_out = self._values
+    return (
+      f'{validation} + {test} must leave at least one private identity of'
+      f' {count}, got {held_out[0]} + {held_out[1]}; hold out fewer or bring'
+      ' more identities.'
+    )
 
 
 class DataSetManifest(documents.Document):
@@ -43,6 +72,17 @@ class DataSetManifest(documents.Document):
   source: str
   options: dict[str, Any]
   stores: dict[Split, documents.Sha256]
+
+
+def propose_held_out(count: int) -> tuple[int, int]:
+  """Returns how many identities to hold out for validation and for the test.
+
+  A tenth and a fifth, at least one each, and no more than figures with narrow
+  intervals need: who is held out does not train.
+  """
+  validation = min(_MOST_VALIDATION, count // 10)
+  test = min(_MOST_TEST, count // 5)
+  return max(1, validation), max(1, test)
 
 
 def split_identities(
@@ -66,14 +106,10 @@ def split_identities(
     Ascending int64 indices by split; the three splits partition the range.
 
   Raises:
-    DataError: Nobody would be left for the private split.
+    HeldOutError: Nobody would be left for the private split.
   """
   if validation < 0 or test < 0 or validation + test >= count:
-    raise DataError(
-      'validation_identities + test_identities must leave at least one private'
-      f' identity of {count}, got {validation} + {test}; hold out fewer or'
-      ' bring more identities.'
-    )
+    raise HeldOutError(count, validation, test)
   order = np.random.default_rng(seed).permutation(count)
   return {
     'private': np.sort(order[test + validation :]),
@@ -93,7 +129,7 @@ def check_output(
   Args:
     directory: Where the data set goes.
     replace: Whether what is there is to be replaced: a data set, or nothing.
-    inputs: Paths that are read, by the name of their option. The output must
+    inputs: Paths that are read, by their flag. The output must
       not be, hold or lie within one; links are followed.
 
   Raises:
@@ -107,7 +143,7 @@ def check_output(
     source = pathlib.Path(path).resolve()
     if output.is_relative_to(source) or source.is_relative_to(output):
       raise DataError(
-        f'output must be apart from {name}, got {str(directory)!r} and'
+        f'--output must be apart from {name}, got {str(directory)!r} and'
         f' {os.fspath(path)!r}; choose another output.'
       )
   if not replace or not os.path.lexists(directory):
@@ -151,11 +187,9 @@ def open_stores(
     user_store.StoreError: A store is missing or damaged.
   """
   directory = pathlib.Path(directory)
-  if not directory.is_dir():
-    raise user_store.StoreError(
-      f'{str(directory)!r} must be a data set directory; make one with'
-      ' `dpemb data`.'
-    )
+  store_format.check_directory(
+    directory, f'private/{store_format.MANIFEST}', 'a data set directory'
+  )
   return {
     split: user_store.UserStore.open(directory / split)
     for split in SPLITS
@@ -167,14 +201,15 @@ def verify(directory: str | os.PathLike[str]) -> dict[str, int]:
   """Reads a whole data set and checks what training relies on.
 
   Every file has its digest, the stores are those of `data_set.json`, and no
-  user of a held-out split is in another split.
+  user is in two splits, nor in one split twice, whichever Unicode form its
+  name has.
 
   Returns:
     The number of users by split.
 
   Raises:
     user_store.StoreError: A file is damaged.
-    DataError: Splits overlap or stores were exchanged.
+    DataError: A user is there twice or stores were exchanged.
   """
   directory = pathlib.Path(directory)
   stores = open_stores(directory)
@@ -193,16 +228,21 @@ def verify(directory: str | os.PathLike[str]) -> dict[str, int]:
       f'stores {changed} must be those of {MANIFEST}, got others; make the'
       ' data set again.'
     )
-  users = {
-    split: {store.user_id(i) for i in range(store.num_users)}
-    for split, store in stores.items()
-  }
-  for split in ('validation', 'test'):
-    for other in SPLITS:
-      shared = users[split] & users.get(other, set()) if other != split else ()
-      if shared:
-        raise DataError(
-          f'{split} and {other} must share no user, got {len(shared)} in both;'
-          ' make the data set again.'
-        )
+  users: dict[str, set[str]] = {}
+  for split, store in stores.items():
+    ids = [store.user_id(i) for i in range(store.num_users)]
+    users[split] = {names.normal(item) for item in ids}
+    if len(users[split]) < len(ids):
+      raise DataError(
+        f'{split} must hold each user once, got {len(ids) - len(users[split])}'
+        ' twice in two Unicode forms of a name (NFC and NFD); make the data set'
+        ' again.'
+      )
+  for split, other in itertools.combinations(stores, 2):
+    shared = users[split] & users[other]
+    if shared:
+      raise DataError(
+        f'{split} and {other} must share no user, got {len(shared)} in both;'
+        ' make the data set again.'
+      )
   return {split: store.num_users for split, store in stores.items()}

@@ -10,8 +10,9 @@ All but the manifest are Arrow IPC files of one record batch, so that a memory
 map is one contiguous array per column and nothing is read until it is used.
 """
 
+import os
 import pathlib
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -37,6 +38,18 @@ class FileInfo(documents.Value):
   sha256: documents.Sha256
 
 
+class BadFile(documents.Value):
+  """A file or folder that an import could not use.
+
+  Attributes:
+    file: Its path relative to the input, with `/`; it may name a user.
+    reason: The rule that it breaks, and how.
+  """
+
+  file: str
+  reason: str
+
+
 class StoreManifest(documents.Document):
   """What a store holds.
 
@@ -51,6 +64,9 @@ class StoreManifest(documents.Document):
     licence: Under which terms.
     shards: The files with the examples.
     files: `users.arrow`, `extents.arrow` and `classes.arrow`.
+    skipped: What an import left out on its owner's word; names of files are as
+      private as the store. Not part of the JSON where there is none, so that
+      the digest of a whole import says nothing of it.
   """
 
   remedy = 'no other form is read'
@@ -70,6 +86,41 @@ class StoreManifest(documents.Document):
   licence: str
   shards: tuple[FileInfo, ...]
   files: tuple[FileInfo, FileInfo, FileInfo]
+  skipped: tuple[BadFile, ...] = ()
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the manifest as a JSON object."""
+    content = super().to_json()
+    if not self.skipped:
+      del content['skipped']
+    return content
+
+
+def check_directory(path: pathlib.Path, manifest: str, kind: str) -> None:
+  """Checks that a directory holds a manifest, before anything is opened.
+
+  Args:
+    path: The directory.
+    manifest: The file that makes it one of its kind.
+    kind: What it must be, for the error: 'a user store'.
+
+  Raises:
+    StoreError: There is no such directory, or it holds no manifest.
+  """
+  if (path / manifest).is_file():
+    return
+  if path.is_dir():
+    found = f'a directory without {manifest}'
+  elif os.path.lexists(path):
+    found = 'a file'
+  else:
+    found = 'no such directory'
+    if not path.parent.is_dir():  # Name where the way ends.
+      found = f'no directory {str(path.parent)!r}'
+  raise StoreError(
+    f'{str(path)!r} must be {kind}, got {found}; check the path'
+    ' (data.directory of a page), or make the data set with `dpemb data`.'
+  )
 
 
 def read_manifest(path: pathlib.Path) -> StoreManifest:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tff_dpemb.artifacts import storage
+from tff_dpemb.data import names
 from tff_dpemb.data import store_format
 from tff_dpemb.data import store_index
 
@@ -31,8 +32,9 @@ class StoreWriter:
   The store appears at `path` when the block ends without an error; after an
   error nothing is left there, and what was there before is untouched.
 
-  A user id that comes twice is one user: its later examples join the earlier
-  ones (the privacy unit is the user, however the files were cut).
+  A user id that comes twice, in whichever Unicode form, is one user: its later
+  examples join the earlier ones (the privacy unit is the user, however the
+  files were cut).
   """
 
   def __init__(
@@ -89,20 +91,26 @@ class StoreWriter:
       ('licence', licence),
       *(('a label column', column) for column in label_names),
     ):
-      if not _is_unicode(text):  # Of a file name in another encoding.
+      if not names.is_unicode(text):  # Of a file name in another encoding.
         raise StoreError(
           f'{field} must be Unicode text, got {text!r}; rename what it is'
           ' called after.'
         )
-    for column in label_names:
+    for column, classes in label_names.items():
       if column in ('image', 'user'):
         raise StoreError(f'label column must not be named {column!r}.')
+      if names.twins(classes):
+        raise StoreError(
+          f'class names of {column!r} must differ in more than the Unicode form'
+          ' (NFC or NFD) of a letter; merge the twins.'
+        )
     self._path = pathlib.Path(path)
     self._name = name
     height, width, channels = map(int, image_shape)
     self._shape = (height, width, channels)
     self._label_names = {
-      column: list(names) for column, names in label_names.items()
+      column: [names.normal(item) for item in classes]
+      for column, classes in label_names.items()
     }
     self._encoding = encoding
     self._source = source
@@ -113,6 +121,7 @@ class StoreWriter:
     self._index_of: dict[str, int] = {}
     self._extents: list[np.ndarray] = []  # [k, (user, shard, start, count)]
     self._shards: list[store_format.FileInfo] = []
+    self._skipped: list[store_format.BadFile] = []
     self._clear()
 
   def __enter__(self) -> 'StoreWriter':
@@ -172,6 +181,7 @@ class StoreWriter:
       )
     images = self._checked_images(images)
     columns = self._checked_labels(labels, count)
+    user_id = names.normal(user_id)
     user = self._index_of.setdefault(user_id, len(self._index_of))
     self._append(np.full(count, user, np.int32), images, columns)
 
@@ -214,8 +224,15 @@ class StoreWriter:
       for name, column in self._checked_labels(labels, len(user_ids)).items()
     }
     index_of = self._index_of
-    users = [index_of.setdefault(item, len(index_of)) for item in user_ids]
+    users = [
+      index_of.setdefault(names.normal(item), len(index_of))
+      for item in user_ids
+    ]
     self._append(np.repeat(np.array(users, np.int32), each), rows, columns)
+
+  def note_skipped(self, files: Sequence[store_format.BadFile]) -> None:
+    """Puts into the manifest what an import leaves out."""
+    self._skipped.extend(files)
 
   def _checked_images(
     self, images: np.ndarray | Sequence[bytes]
@@ -361,19 +378,12 @@ class StoreWriter:
       num_users=len(self._index_of),
       num_examples=sum(shard.rows for shard in self._shards),
       num_classes={
-        column: len(names) for column, names in self._label_names.items()
+        column: len(classes) for column, classes in self._label_names.items()
       },
       source=self._source,
       licence=self._licence,
       shards=tuple(self._shards),
       files=(users, ends, classes),
+      skipped=tuple(self._skipped),
     )
     manifest.write(directory / store_format.MANIFEST)
-
-
-def _is_unicode(text: str) -> bool:
-  try:
-    text.encode()
-  except UnicodeEncodeError:
-    return False
-  return True

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tff_dpemb import images as image_codec
+from tff_dpemb.data import names
 from tff_dpemb.data import store_format
 from tff_dpemb.data import store_index
 from tff_dpemb.data import store_writer
@@ -93,13 +94,8 @@ class UserStore:
       StoreError: There is no store, or a file is missing or truncated.
     """
     path = pathlib.Path(path)
-    manifest_path = path / store_format.MANIFEST
-    if not manifest_path.is_file():
-      raise StoreError(
-        f'{str(path)!r} must be a user store, got a path without'
-        f' {store_format.MANIFEST}; make one with `dpemb data`.'
-      )
-    manifest = store_format.read_manifest(manifest_path)
+    store_format.check_directory(path, store_format.MANIFEST, 'a user store')
+    manifest = store_format.read_manifest(path / store_format.MANIFEST)
     for info in manifest.shards:
       store_format.check_size(path / info.name, info)
     return cls(path, manifest)
@@ -157,16 +153,20 @@ class UserStore:
   def index_of(self, user_id: str) -> int:
     """Returns the index of a user by binary search on the mapped index.
 
+    Any Unicode form of the id finds the user.
+
     Raises:
       StoreError: No such user.
     """
-    wanted = np.uint64(store_index.hash_of(user_id))
-    place = int(np.searchsorted(self._sorted_hash, wanted))
-    while place < self.num_users and self._sorted_hash[place] == wanted:
-      index = int(self._sorted_index[place])
-      if self._ids[index].as_py() == user_id:
-        return index
-      place += 1
+    # As given too: stores of before names were kept in one form.
+    for form in dict.fromkeys((names.normal(user_id), user_id)):
+      wanted = np.uint64(store_index.hash_of(form))
+      place = int(np.searchsorted(self._sorted_hash, wanted))
+      while place < self.num_users and self._sorted_hash[place] == wanted:
+        index = int(self._sorted_index[place])
+        if self._ids[index].as_py() == form:
+          return index
+        place += 1
     raise StoreError('user_id must be in the store, got an unknown one.')
 
   def read_user(

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Sequence
 
 from tff_dpemb.clustering import errors
+from tff_dpemb.data import names as data_names
 from tff_dpemb.data.sources.glyphs import classes
 
 _log = logging.getLogger(__name__)
@@ -86,16 +87,20 @@ def store_labels_of(
 ) -> tuple[int, ...]:
   """Returns the label of each declared class in a store's vocabulary.
 
-  Absent ones get labels past the vocabulary, which no row has.
+  Both Unicode forms of a name are one name: a page may be written in another
+  one than the store. Absent ones get labels past the vocabulary, which no row
+  has.
   """
-  index = {name: label for label, name in enumerate(names)}
+  index = {data_names.normal(name): label for label, name in enumerate(names)}
   return tuple(
-    index.get(name, len(names) + i) for i, name in enumerate(declared)
+    index.get(data_names.normal(name), len(names) + i)
+    for i, name in enumerate(declared)
   )
 
 
 def _declared(names: Sequence[str], declared: tuple[str, ...]) -> ClassSet:
-  if len(set(declared)) != len(declared) or not all(declared):
+  distinct = set(map(data_names.normal, declared))
+  if len(distinct) != len(declared) or not all(declared):
     raise errors.ClusteringError(
       'synthesis.class_names must be distinct names that are not empty, got'
       f' {list(declared)}.'

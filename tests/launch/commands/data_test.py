@@ -1,5 +1,7 @@
 """`dpemb data`, through the program's own front door."""
 
+import json
+import shutil
 import subprocess
 import sys
 
@@ -8,6 +10,8 @@ import pytest
 from PIL import Image
 
 from launch import cli
+from launch.commands import data as commands_data
+from tff_dpemb.data.sources.glyphs import source
 
 
 def _run(capsys, *arguments):
@@ -80,8 +84,181 @@ def test_ignored_files_are_counted(capsys, faces, tmp_path):
     '--size', '8x8', '--validation', 1, '--test', 2,
   )  # fmt: skip
   assert code == 0
-  assert err.startswith('note: 2 files or folders were ignored')
+  assert err.startswith(
+    'note: 2 files or folders were ignored: .svg 1, .txt 1; read are .png,'
+  )
   assert err.count('\n') == 1
+
+
+def _import(capsys, faces, *arguments):
+  output = faces.parent / 'set'
+  return _run(
+    capsys, 'folder', '--input', faces, '--output', output, '--size', '8x8',
+    *arguments,
+  )  # fmt: skip
+
+
+def _spoil(faces, count):
+  """Puts bad files beside good ones; returns their names, in order."""
+  files = [f'{"abcdef"[i % 6]}/{i:03d}.png' for i in range(count)]
+  for file in files:
+    (faces / file).write_bytes(b'no picture')
+  return sorted(files)
+
+
+def test_held_out_sizes_are_proposed_and_shown(capsys, faces):
+  for number in range(14):
+    shutil.copytree(faces / 'a', faces / f'more{number}')
+  code, out, _ = _import(capsys, faces)
+  assert code == 0
+  assert out.splitlines()[-1] == (
+    'Identities: private 14 (70 %), validation 2 (10 %), test 4 (20 %). Choose'
+    ' others with --validation N and --test N.'
+  )
+  code, out, _ = _import(capsys, faces, '--test', 10, '--replace')
+  assert 'private 8 (40 %), validation 2 (10 %), test 10 (50 %)' in out
+  code, _, err = _import(capsys, faces, '--test', 19, '--replace')
+  assert code == 2
+  assert '--validation + --test must leave at least one' in err
+  assert 'of 20, got 2 + 19' in err
+
+
+@pytest.mark.parametrize('name', ['folder', 'glyphs'])
+def test_help_shows_the_defaults(capsys, name):
+  _, out, _ = _run(capsys, name, '--help')
+  out = ' '.join(out.split())
+  for default in ('a tenth, at most 200', 'a fifth, at most 600', '0'):
+    assert f'[default: {default}' in out
+
+
+def test_a_part_of_the_glyphs_holds_out_a_part(capsys, tmp_path, monkeypatch):
+  held_out = []
+  monkeypatch.setattr(
+    source,
+    'render_glyphs',
+    lambda *_, config, **__: held_out.append(
+      (config.validation_identities, config.test_identities)
+    ),
+  )
+  monkeypatch.setattr(commands_data, '_print_data_set', lambda *_: None)
+  for arguments in (
+    [],
+    ['--identities', 50],
+    ['--identities', 50, '--test', 9],
+  ):
+    code, _, err = _run(
+      capsys, 'glyphs', '--output', tmp_path / 'set', *arguments
+    )
+    assert code == 0, err
+  assert held_out == [(200, 600), (5, 10), (5, 9)]
+
+
+def test_every_bad_file_is_listed_at_once(capsys, faces):
+  files = _spoil(faces, 3)
+  code, out, err = _import(capsys, faces)
+  assert (code, out) == (2, '')
+  *listed, error = err.splitlines()
+  assert [line.split("'")[1] for line in listed] == files
+  for line in listed:
+    assert line.startswith('bad: ') and 'got 10 other bytes' in line
+  assert error.startswith('dpemb: error: every image of --input')
+  assert 'and 2 more' in error and '--skip-bad' in error
+  assert [path.name for path in faces.parent.iterdir()] == ['faces']
+
+
+def test_a_long_list_goes_into_a_file(capsys, faces):
+  files = _spoil(faces, 50)
+  whole_list = faces.parent / 'set.bad-files.tsv'
+  code, _, err = _import(capsys, faces)
+  assert code == 2
+  assert len(err.splitlines()) == 22
+  assert f'and 30 more; all 50 are in {whole_list}' in err
+  assert whole_list.stat().st_mode & 0o077 == 0  # It names users.
+  rows = [line.split('\t') for line in whole_list.read_text().splitlines()]
+  assert [name for name, _ in rows] == [repr(file) for file in files]
+  code, _, _ = _import(capsys, faces, '--skip-bad')
+  assert code == 0
+  assert not whole_list.exists()
+
+
+def test_skip_bad(capsys, faces):
+  files = _spoil(faces, 30)
+  code, out, err = _import(capsys, faces, '--skip-bad', '--test', 1)
+  assert code == 0
+  assert out.count(' users') == 3
+  assert err.count('skipped: ') == 30
+  found = []
+  for split in ('private', 'validation', 'test'):
+    path = faces.parent / 'set' / split / 'manifest.json'
+    assert path.parent.stat().st_mode & 0o077 == 0
+    found += json.loads(path.read_text())['skipped']
+  assert sorted(item['file'] for item in found) == files
+  assert all('other bytes' in item['reason'] for item in found)
+  code, _, _ = _run(capsys, 'verify', faces.parent / 'set')
+  assert code == 0
+
+
+def test_names_do_not_break_a_line(capsys, faces):
+  for name in ('a\nb.png', 'c\x1b[2J.png'):
+    (faces / 'a' / name).write_bytes(b'')
+  _, _, err = _import(capsys, faces)
+  assert len(err.splitlines()) == 3
+  assert '\x1b' not in err
+
+
+def test_an_archive_of_a_mac(capsys, faces):
+  """What `zip` of macOS adds: resource forks of every folder and file."""
+  (faces / '.DS_Store').write_bytes(b'Bud1')
+  for folder in [*faces.iterdir()]:
+    fork = faces / '__MACOSX' / 'faces' / folder.name
+    fork.mkdir(parents=True)
+    (fork / '._0.png').write_bytes(b'\0\5\x16\7')
+    if folder.is_dir():
+      (folder / '._0.png').write_bytes(b'\0\5\x16\7')
+  code, out, err = _import(capsys, faces)
+  assert code == 0, err
+  assert out.count(' users') == 3
+  assert 'note: 8 files or folders were ignored: ._* 6, .DS_Store 1,' in err
+  assert '__MACOSX 1; read are' in err
+
+
+def test_unicode_twins(capsys, faces, tmp_path):
+  shutil.copytree(faces / 'a', faces / 'Jos\u00e9')
+  shutil.copytree(faces / 'b', tmp_path / 'open' / 'Jose\u0301')
+  code, _, err = _import(capsys, faces, '--public', tmp_path / 'open')
+  assert code == 2
+  assert '--public and --input must share no identity, got 1' in err
+  shutil.copytree(faces / 'b', faces / 'Jose\u0301')
+  code, _, err = _import(capsys, faces, '--skip-bad')
+  assert code == 2 and err.count('\n') == 1
+  assert r"as 'Jose\u0301' and 'Jos\xe9'; merge" in err
+  assert not (tmp_path / 'set').exists()
+
+
+def test_shared_pictures_are_reported(capsys, faces, tmp_path):
+  rng = np.random.default_rng(0)
+  for folder in faces.iterdir():
+    picture = Image.fromarray(rng.integers(0, 256, (8, 9, 3), np.uint8))
+    picture.save(folder / '0.png')
+  shutil.copytree(faces / 'a', tmp_path / 'open' / 'zoe')
+  brighter = np.asarray(Image.open(faces / 'b' / '0.png')) // 2 + 40
+  Image.fromarray(brighter).save(tmp_path / 'open' / 'zoe' / '1.bmp')
+  _import(capsys, faces)
+  code, out, _ = _run(capsys, 'verify', faces.parent / 'set', '--strict')
+  assert code == 0
+  assert 'No picture is in two splits' in out
+  _import(capsys, faces, '--public', tmp_path / 'open', '--replace')
+  code, out, err = _run(capsys, 'verify', faces.parent / 'set')
+  assert (code, err) == (0, '')
+  assert out.splitlines()[1:] == [
+    'private and public: 1 images of private are in public too, 1 more look'
+    ' alike.',
+    '    private/a/0 and public/zoe/0',
+    '    private/b/0 and public/zoe/1',
+  ]
+  code, out, err = _run(capsys, 'verify', faces.parent / 'set', '--strict')
+  assert code == 5
+  assert 'must be in two splits (--strict)' in err and err.count('\n') == 1
 
 
 def test_replace_spares_what_is_no_data_set(capsys, faces):
@@ -123,8 +300,16 @@ def test_bundled_glyphs(capsys, tmp_path):
   ('arguments', 'message'),
   [
     (['glyphs', '--bundled', '--set', 'unified'], '--bundled must stand'),
-    (['glyphs', '--images', '0'], 'images_per_identity must be'),
-    (['glyphs', '--bundled', '--test', '2999'], 'got 200 + 2999'),
+    (['glyphs', '--images', '0'], "'--images'"),
+    (
+      ['glyphs', '--bundled', '--test', '2999'],
+      '--validation + --test must leave at least one private identity of 3000,'
+      ' got 200 + 2999',
+    ),
+    (['glyphs', '--identities', '0'], "'--identities'"),
+    (['glyphs', '--split-seed', '-1'], "'--split-seed'"),
+    (['folder', '--input', 'x', '--images', '0'], "'--images'"),
+    (['folder', '--input', 'x'], '--input must be a directory'),
     (['glyphs', '--fonts', 'no-such-fonts'], "'no-such-fonts'"),
     (['folder', '--input', 'no-such-faces'], "'no-such-faces'"),
     (['folder', '--input', 'x', '--size', '28x28x9'], '1 or 3 channels'),
@@ -146,4 +331,5 @@ def test_wrong_input_is_one_line_and_code_2(
 def test_show_of_nothing(capsys, tmp_path):
   for command in ('show', 'verify'):
     code, _, err = _run(capsys, command, tmp_path / 'nothing')
-    assert code == 2 and 'data set directory' in err
+    assert code == 2
+    assert 'data set directory, got no such directory' in err
