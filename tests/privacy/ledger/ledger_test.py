@@ -458,6 +458,20 @@ def test_a_sqlite_url_and_a_path_are_the_same_ledger(path):
     assert len(other.entries()) == 1
 
 
+@pytest.mark.parametrize('name', ['a?b#c', '50% mine', 'x%3Fy', 'q?mirror=m'])
+def test_a_path_is_a_path_whatever_a_url_would_make_of_it(tmp_path, name):
+  path = tmp_path / name / 'ledger.sqlite'
+  with ledger_lib.Ledger.open(str(path)) as book:
+    _charge(book)
+  assert [item.name for item in tmp_path.iterdir()] == [name]
+  assert {item.name for item in path.parent.iterdir()} >= {
+    'ledger.sqlite',
+    'ledger.sqlite.head',
+  }
+  with ledger_lib.Ledger.open(path, create=False) as book:
+    assert len(book.entries()) == 1
+
+
 @pytest.mark.parametrize('version', [0, 1, 3])
 def test_a_ledger_of_another_schema_is_refused(database, book, version):
   _charge(book)
