@@ -169,6 +169,8 @@ class _Synthesis:
   ) -> dict[str, bytes]:
     """Certificate and record of the release, before the set is visible."""
     run = self.run
+    arguments = result.certificate_arguments()
+    queries = [document.Query(**query) for query in arguments.pop('queries')]
     certified = build.for_synthesis(
       charged=release.charged(run, self.name),
       context=facts.Context(
@@ -187,7 +189,8 @@ class _Synthesis:
       population_size=run.private.num_users,
       delta=self.delta,
       encoder=f'export {self.exported.digest}, trained on the same users',
-      **result.certificate_arguments(),
+      queries=queries,
+      **arguments,
     )
     release.record(run, certified, hashes[publish.EMBEDDINGS])
     return {
