@@ -130,7 +130,6 @@ _MOST_MODULES = 12  # of a room, its __init__ included
 # Modules whose tests are not in their mirror, and where they are.
 _COVERED_BY: dict[str, str] = {
   'launch/commands/ledgers.py': 'tests/launch/commands/ledger_test.py',
-  'launch/environment.py': 'tests/launch/cli_test.py',
   'launch/pages/jinja.py': 'tests/launch/pages/report_test.py',
   'launch/steps/audit/membership.py': 'tests/launch/commands/audit_test.py',
   'launch/steps/audit/synthetic.py': 'tests/launch/commands/audit_test.py',

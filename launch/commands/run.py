@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from launch import environment
+from launch import faults
 from launch.run import directory
 from launch.run import signals
 from tff_dpemb import config
@@ -38,14 +40,28 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def open_run(page: str, runs: str, overrides: tuple[str, ...]) -> Iterator[Any]:
   """Yields the `OpenRun` of a page, which no other process works on."""
   run_config = config.load(page, overrides=overrides)
+  environment.check_tensorflow_fits()
   paths = directory.RunDirectory(run_config, runs=runs)
-  with signals.sigterm_ends_cleanly(paths), paths.lock():
+  with signals.sigterm_ends_cleanly(paths), paths.lock(), _faults_kept(paths):
     paths.record_config()
     # Not before a page that is refused: the accounting takes seconds.
     from launch.run import opened
 
     with opened.open_run(paths) as run:
       yield run
+
+
+@contextlib.contextmanager
+def _faults_kept(paths: directory.RunDirectory) -> Iterator[None]:
+  """Keeps the traceback of a fault beside what else must not leave the run."""
+  try:
+    yield
+  except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
+    raise
+  except Exception as error:
+    if faults.interrupted.is_set() or faults.line_of(error) is not None:
+      raise
+    raise faults.kept(error, paths.make_restricted()) from error
 
 
 _CHECKED_DATA = ('data', 'data:check_population', 'data:check_plan')
