@@ -55,6 +55,7 @@ _TABLE = (
   ('serve', 'serving', 'Answer Embed and Search (gRPC).'),
   ('embed', 'serving', 'Ask a server for embeddings.'),
   ('search', 'serving', 'Ask a server for neighbours.'),
+  ('serve-check', 'run', 'Compare served look-ups with exact search.'),
   ('synthesize', 'run', 'Publish private synthetic embeddings.'),
   ('audit', 'audit', 'Attack it: a bound on epsilon.'),
   ('report', 'run', 'Write report.json and .html.'),
@@ -64,7 +65,7 @@ _TABLE = (
 # By name: ('module:attribute', one line of help). What is not called is not
 # imported.
 COMMANDS: dict[str, tuple[str, str]] = {
-  name: (f'launch.commands.{module}:{name}', text)
+  name: (f'launch.commands.{module}:{name.replace("-", "_")}', text)
   for name, module, text in _TABLE
 }
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -10,6 +10,7 @@ import click
 from launch import environment
 from launch import faults
 from launch.run import directory
+from launch.run import finished
 from launch.run import signals
 from tff_dpemb import config
 
@@ -39,16 +40,29 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @contextlib.contextmanager
 def open_run(page: str, runs: str, overrides: tuple[str, ...]) -> Iterator[Any]:
   """Yields the `OpenRun` of a page, which no other process works on."""
+  with _open_paths(page, runs, overrides) as paths, _open_all(paths) as run:
+    yield run
+
+
+@contextlib.contextmanager
+def _open_paths(
+  page: str, runs: str, overrides: tuple[str, ...]
+) -> Iterator[directory.RunDirectory]:
   run_config = config.load(page, overrides=overrides)
   environment.check_tensorflow_fits()
   paths = directory.RunDirectory(run_config, runs=runs)
   with signals.sigterm_ends_cleanly(paths), paths.lock(), _faults_kept(paths):
     paths.record_config()
-    # Not before a page that is refused: the accounting takes seconds.
-    from launch.run import opened
+    yield paths
 
-    with opened.open_run(paths) as run:
-      yield run
+
+@contextlib.contextmanager
+def _open_all(paths: directory.RunDirectory) -> Iterator[Any]:
+  # Not before a page that is refused: the accounting takes seconds.
+  from launch.run import opened
+
+  with opened.open_run(paths) as run:
+    yield run
 
 
 @contextlib.contextmanager
@@ -65,12 +79,17 @@ def _faults_kept(paths: directory.RunDirectory) -> Iterator[None]:
 
 
 _CHECKED_DATA = ('data', 'data:check_population', 'data:check_plan')
+_ALWAYS = ('report',)  # It tells what other runs have spent, too.
 
 
 def stage_command(
   name: str, stages: tuple[str, ...], text: str
 ) -> click.Command:
-  """Returns a command that runs steps: 'module' or 'module:function'."""
+  """Returns a command that runs steps: 'module' or 'module:function'.
+
+  A step that is known to be finished is not imported, and a check before steps
+  that all are finished has nothing to protect.
+  """
 
   @click.command(
     name=name,
@@ -79,15 +98,52 @@ def stage_command(
   )
   @run_options
   def command(page, runs, overrides):
-    with open_run(page, runs, overrides) as run:
-      for stage in stages:
-        module, _, function = stage.partition(':')
-        # Imported when needed: TensorFlow takes seconds.
-        step = importlib.import_module(f'launch.steps.{module}')
-        getattr(step, function or module)(run)
-        run.paths.stop_if_requested()
+    with _open_paths(page, runs, overrides) as paths:
+      known = {
+        stage: finished.said(paths, stage)
+        for stage in stages
+        if ':' not in stage and stage not in _ALWAYS
+      }
+      if None not in known.values():
+        for stage, lines in known.items():
+          _echo(stage, lines, known=True)
+        if not set(stages) & set(_ALWAYS):
+          return
+        todo = tuple(stage for stage in stages if stage in _ALWAYS)
+      else:
+        todo = stages
+      with _open_all(paths) as run:
+        for stage in todo:
+          _run_step(run, stage, known.get(stage))
 
   return command
+
+
+def _run_step(run: Any, stage: str, lines: list[str] | None) -> None:
+  """Runs a step, unless it is known what it made; says what it made."""
+  if lines is not None:
+    _echo(stage, lines, known=True)
+    return
+  from launch.run import outcome
+
+  module, _, function = stage.partition(':')
+  # Imported when needed: TensorFlow takes seconds.
+  step = importlib.import_module(f'launch.steps.{module}')
+  getattr(step, function or module)(run)
+  made = outcome.of(stage, run)
+  if made:
+    _echo(stage, made, known=False)
+    finished.note(run.paths, stage, made)
+  run.paths.stop_if_requested()
+
+
+def _echo(stage: str, lines: Sequence[str] | None, *, known: bool) -> None:
+  name = stage.replace('_', '-')
+  for number, line in enumerate(lines or ()):
+    head = (
+      f'{name}{" (finished before)" if known else ""}: ' if not number else '  '
+    )
+    click.echo(f'{head}{line}')
 
 
 pretrain = stage_command(
@@ -109,6 +165,13 @@ export = stage_command(
   'export',
   ('export',),
   'Write the trained model as SavedModel and TFLite, with its certificate.',
+)
+serve_check = stage_command(
+  'serve-check',
+  ('serve_check',),
+  'Look the test images up in a server of the export.\n\nIndexes them, starts'
+  ' `dpemb serve` on a free port, asks it by image and by embedding, and'
+  ' compares its answers with exact search.',
 )
 synthesize = stage_command(
   'synthesize',

@@ -34,7 +34,7 @@ def report(run: opened.OpenRun) -> None:
   trained = run.read_done(places.training, 'train')
   figures = run.read_done(places.evaluation, 'evaluate')
   exported = run.read_done(places.export, 'export')
-  serving = run.read_done(places.serving, 'quickstart')
+  serving = run.read_done(places.serving, 'serve-check')
   synthetic = run.read_done(places.synthetic_stage, 'synthesize')
   compared = storage.read_json(
     places.restricted / run.config.synthesis.release / 'comparison.json'

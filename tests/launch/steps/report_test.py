@@ -91,6 +91,6 @@ def test_a_draw_more_costs_more(finished):
 
 def test_the_step_that_is_missing_is_named(finished):
   (finished.paths.serving / 'stage.json').unlink()
-  with pytest.raises(stamps.StageError, match='finished `dpemb quickstart`'):
+  with pytest.raises(stamps.StageError, match='finished `dpemb serve-check`'):
     report.report(finished)
   assert not finished.paths.report_json.exists()
