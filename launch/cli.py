@@ -44,6 +44,7 @@ _DEBUG_VARIABLE = 'DPEMB_DEBUG'  # 1: print tracebacks, too
 _TABLE = (
   ('quickstart', 'run', 'Run every stage of one page: data to report.'),
   ('doctor', 'doctor', 'Check this machine; print the remedies.'),
+  ('init', 'init', 'Write a page for own images.'),
   ('data', 'data', 'Make, show and verify image stores.'),
   ('plan', 'plan', 'Explain what a page would cost.'),
   ('pretrain', 'run', 'Train on the public store.'),
@@ -103,11 +104,12 @@ class LazyGroup(click.Group):
 @click.group(
   cls=LazyGroup,
   context_settings={'help_option_names': ['-h', '--help']},
-  epilog='Example: dpemb quickstart launch/configs/quickstart.toml',
+  help='\b\nImage embeddings with user-level differential privacy.\n'
+  'Example: dpemb quickstart launch/configs/quickstart.toml',
 )
 @click.version_option(package_name='tff-dpemb', prog_name='dpemb')
 def cli() -> None:
-  """Image embeddings with user-level differential privacy."""
+  """The command; what it does is in its table."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
