@@ -109,6 +109,7 @@ _AWAY_FROM_HOME = {
 _TESTS_OF_THE_TREE = {
   'tests/architecture_test.py',
   'tests/bazel_test.py',
+  'tests/docs_test.py',
   'tests/end_to_end_test.py',
   'tests/requirements_test.py',
 }
