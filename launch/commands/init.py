@@ -1,6 +1,7 @@
 """`dpemb init`: a commented page for own images."""
 
 import pathlib
+import shlex
 
 import click
 
@@ -60,7 +61,5 @@ def init(
   command = own_page.import_command(
     proposal, images=images, output=output, public=public
   )
-  steps = ['quickstart'] if proposal.pretrains else ['train', 'evaluate']
-  click.echo('next:')
-  for line in [command, *(f'dpemb {step} {page}' for step in steps)]:
-    click.echo(f'  {line}')
+  shown = shlex.quote(str(page))
+  click.echo(f'next:\n  {command}\n  dpemb quickstart {shown}')

@@ -99,24 +99,43 @@ def stage_command(
   @run_options
   def command(page, runs, overrides):
     with _open_paths(page, runs, overrides) as paths:
+      asked = _possible(paths, stages)
       known = {
         stage: finished.said(paths, stage)
-        for stage in stages
+        for stage in asked
         if ':' not in stage and stage not in _ALWAYS
       }
       if None not in known.values():
         for stage, lines in known.items():
           _echo(stage, lines, known=True)
-        if not set(stages) & set(_ALWAYS):
+        if not set(asked) & set(_ALWAYS):
           return
-        todo = tuple(stage for stage in stages if stage in _ALWAYS)
+        todo = [stage for stage in asked if stage in _ALWAYS]
       else:
-        todo = stages
+        todo = asked
       with _open_all(paths) as run:
         for stage in todo:
           _run_step(run, stage, known.get(stage))
 
   return command
+
+
+def _possible(
+  paths: directory.RunDirectory, stages: Sequence[str]
+) -> list[str]:
+  """Returns the steps without those that own data have nothing for.
+
+  A step that was asked for by name stays, and says itself what it lacks.
+  """
+  lacks = paths.data.is_dir() and not paths.store('public').exists()
+  if not lacks or not paths.config.data.directory or len(stages) == 1:
+    return list(stages)
+  if 'synthesize' in stages:
+    click.echo(
+      'note: no synthetic set is made: the data set has no public store.',
+      err=True,
+    )
+  return [stage for stage in stages if stage != 'synthesize']
 
 
 def _run_step(run: Any, stage: str, lines: list[str] | None) -> None:

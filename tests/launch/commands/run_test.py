@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from launch import cli
@@ -13,6 +14,7 @@ from launch.run import directory
 from launch.run import finished
 from launch.run import outcome
 from tff_dpemb import config
+from tff_dpemb.data import user_store
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _PAGE = _ROOT / 'launch/configs/quickstart.toml'
@@ -35,7 +37,7 @@ def _called(monkeypatch, tmp_path):
   Each name is looked up in its real module first.
   """
 
-  def run(name):
+  def run(name, *more):
     called = []
     real_import = importlib.import_module
 
@@ -54,7 +56,8 @@ def _called(monkeypatch, tmp_path):
     monkeypatch.setattr(run_commands.importlib, 'import_module', import_module)
     monkeypatch.setattr(outcome, 'of', lambda stage, run: [])
     command = getattr(run_commands, name.replace('-', '_'))
-    command.main([str(_PAGE), '--runs', str(tmp_path)], standalone_mode=False)
+    arguments = [str(_PAGE), '--runs', str(tmp_path), *more]
+    command.main(arguments, standalone_mode=False)
     return called
 
   return run
@@ -163,3 +166,23 @@ def test_an_error_of_ours_stays_what_it_is(tmp_path):
     with run_commands.open_run(str(_PAGE), str(tmp_path), ()):
       raise directory.RunError('mine')
   assert not (tmp_path / 'quickstart' / 'restricted').exists()
+
+
+def test_own_data_without_public_images_make_no_synthetic_set(
+  called, tmp_path, capsys
+):
+  data = tmp_path / 'data'
+  for split in ('private', 'validation', 'test'):
+    with user_store.StoreWriter(
+      data / split,
+      name=split,
+      image_shape=(4, 4, 1),
+      label_names={'identity': ['0', '1']},
+    ) as writer:
+      for user in range(2):
+        images = np.zeros([1, 4, 4, 1], np.uint8)
+        writer.add_user(f'{split}-{user}', images, {'identity': user})
+  sets = ('--set', f'data.directory={data}', '--set', 'name=own')
+  assert called('quickstart', *sets)[-2:] == ['serve_check', 'report']
+  assert 'no public store' in capsys.readouterr().err
+  assert called('synthesize', *sets) == ['synthesize']  # It says it itself.
