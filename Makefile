@@ -39,7 +39,8 @@ $(CURDIR)/.tools/bin/uv:
 	.tools/bin/python -m pip install --quiet 'uv==$(UV_VERSION)'
 
 $(SYNCED): pyproject.toml uv.lock | $(filter $(CURDIR)/%,$(UV))
-	$(UV) sync --frozen
+	@echo 'setup: about 3 GB of packages into .venv'
+	$(UV) sync --frozen --quiet
 	@touch $@
 
 quickstart: $(SYNCED)  ## Every stage once, from images to report.html.

@@ -6,7 +6,7 @@ The table below is all that `dpemb --help` reads, so help needs no framework.
 | code | meaning |
 |---|---|
 | 0 | done |
-| 1 | a fault of ours (a traceback is printed) |
+| 1 | a fault of ours or of a library; its traceback is in a log, which is named |
 | 2 | wrong input: a config key, a file, a command line, a full disk |
 | 3 | nothing to do, or no data |
 | 4 | the privacy budget is spent |
@@ -20,7 +20,6 @@ domain error is wrong input.
 
 import contextlib
 import difflib
-import errno
 import importlib
 import importlib.metadata
 import logging
@@ -36,17 +35,16 @@ from typing import Any, NoReturn
 import click
 
 from launch import environment
+from launch import faults
 
-_PACKAGES = ('tff_dpemb', 'serving', 'protos', 'launch')
-_DEBUG_VARIABLE = 'DPEMB_DEBUG'  # 1: print tracebacks of domain errors too
-_WRONG_INPUT = 2
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DEBUG_VARIABLE = 'DPEMB_DEBUG'  # 1: print tracebacks, too
 
 # Name, module of launch.commands and one line of help, in the order of the way
 # through the product.
 _TABLE = (
   ('quickstart', 'run', 'Run every stage of one page: data to report.'),
   ('doctor', 'doctor', 'Check this machine; print the remedies.'),
+  ('init', 'init', 'Write a page for own images.'),
   ('data', 'data', 'Make, show and verify image stores.'),
   ('plan', 'plan', 'Explain what a page would cost.'),
   ('pretrain', 'run', 'Train on the public store.'),
@@ -58,6 +56,7 @@ _TABLE = (
   ('serve', 'serving', 'Answer Embed and Search (gRPC).'),
   ('embed', 'serving', 'Ask a server for embeddings.'),
   ('search', 'serving', 'Ask a server for neighbours.'),
+  ('serve-check', 'run', 'Compare served look-ups with exact search.'),
   ('synthesize', 'run', 'Publish private synthetic embeddings.'),
   ('audit', 'audit', 'Attack it: a bound on epsilon.'),
   ('report', 'run', 'Write report.json and .html.'),
@@ -67,7 +66,7 @@ _TABLE = (
 # By name: ('module:attribute', one line of help). What is not called is not
 # imported.
 COMMANDS: dict[str, tuple[str, str]] = {
-  name: (f'launch.commands.{module}:{name}', text)
+  name: (f'launch.commands.{module}:{name.replace("-", "_")}', text)
   for name, module, text in _TABLE
 }
 
@@ -105,15 +104,17 @@ class LazyGroup(click.Group):
 @click.group(
   cls=LazyGroup,
   context_settings={'help_option_names': ['-h', '--help']},
-  epilog='Example: dpemb quickstart launch/configs/quickstart.toml',
+  help='\b\nImage embeddings with user-level differential privacy.\n'
+  'Example: dpemb quickstart launch/configs/quickstart.toml',
 )
 @click.version_option(package_name='tff-dpemb', prog_name='dpemb')
 def cli() -> None:
-  """Image embeddings with user-level differential privacy."""
+  """The command; what it does is in its table."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
   """Runs the command line and exits with the code of the table above."""
+  environment.open_streams()
   environment.prepare()
   logging.basicConfig(
     level=os.environ.get('DPEMB_LOG', 'ERROR').upper(),
@@ -122,6 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
   if threading.current_thread() is threading.main_thread():
     # Leave through `finally` and atexit, so that owned processes end too.
     signal.signal(signal.SIGTERM, _terminate)
+    # Not where the shell has it ignored, as for a command in the background.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+      signal.signal(signal.SIGINT, _interrupt)
   sys.exit(run(arguments))
 
 
@@ -149,52 +153,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
   except Exception as error:  # noqa: BLE001  (every error ends here)
-    line = error_line(error)
-    if line is None or os.environ.get(_DEBUG_VARIABLE, '') not in ('', '0'):
+    if os.environ.get(_DEBUG_VARIABLE, '') not in ('', '0'):
       traceback.print_exc()
-    if line is None:
-      return 1
-    _print_error(line)
-    return exit_code_of(error)
-
-
-def error_line(error: BaseException) -> str | None:
-  """Returns the line that explains an error, or None for a fault of ours."""
-  known = _domain_error(error)
-  if known is not None:
-    return ' '.join(str(known).split()) or type(known).__name__
-  if isinstance(error, OSError):
-    name = f' {error.filename!r}' if error.filename else ''
-    if error.errno in _DISK_FULL:
-      return (
-        f'the disk is full{name}; free space, then run the same command again.'
-      )
-    if error.errno == errno.EADDRINUSE:
-      return (
-        f'the port is in use{name}; stop what listens there or choose another,'
-        ' 0 for any free one.'
-      )
-    if error.filename and error.strerror:
-      return f'{error.strerror}:{name}.'
-  return None
-
-
-def exit_code_of(error: BaseException) -> int:
-  """Returns the exit code of an error that `error_line` explains."""
-  return int(getattr(_domain_error(error), 'exit_code', _WRONG_INPUT))
-
-
-def _domain_error(error: BaseException) -> BaseException | None:
-  """Returns the error of ours that this is, or was raised from, if any.
-
-  Beam raises again, from the original, what a worker raised.
-  """
-  seen: BaseException | None = error
-  while seen is not None:
-    if type(seen).__module__.partition('.')[0] in _PACKAGES:
-      return seen
-    seen = seen.__cause__
-  return None
+    if faults.interrupted.is_set():
+      _print_error('interrupted.')
+      return 130
+    if faults.line_of(error) is None:
+      error = faults.kept(error, environment.state_directory())
+    _print_error(faults.line_of(error) or '')
+    return faults.exit_code_of(error)
 
 
 def _usage_line(error: click.ClickException) -> str:
@@ -209,6 +176,12 @@ def _print_error(line: str) -> None:
   # stderr may be closed or on the full disk; the exit code still tells.
   with contextlib.suppress(OSError, ValueError):
     print(f'dpemb: error: {line}', file=sys.stderr, flush=True)
+
+
+def _interrupt(number: int, frame: types.FrameType | None) -> NoReturn:
+  del number, frame
+  faults.interrupted.set()
+  raise KeyboardInterrupt
 
 
 def _terminate(number: int, frame: types.FrameType | None) -> NoReturn:

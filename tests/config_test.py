@@ -161,3 +161,26 @@ class TestRunConfig:
     for name in names:
       with pytest.raises(config.ConfigError, match=name):
         config.from_mapping({'name': 'a', section: {name: bad}})
+
+
+def test_relative_paths_are_relative_to_the_page(tmp_path, monkeypatch):
+  folder = tmp_path / 'pages'
+  folder.mkdir()
+  page = folder / 'some.toml'
+  page.write_text(
+    '[data]\ndirectory = "../data"\n'
+    '[privacy]\nledger = "ledger.sqlite"\n'
+    '[runtime]\ntls_authority = "ca.pem"\ntls_certificate = "/etc/c.pem"\n'
+    'tls_key = "k.pem"\n'
+  )
+  monkeypatch.chdir(tmp_path)
+  for path in (page, 'pages/some.toml'):
+    found = config.load(path)
+    assert found.data.directory == str(tmp_path / 'data')
+    assert found.privacy.ledger == str(folder / 'ledger.sqlite')
+    assert found.runtime.tls_authority == str(folder / 'ca.pem')
+    assert found.runtime.tls_certificate == '/etc/c.pem'
+  page.write_text('[privacy]\nledger = "postgresql://host/ledger"\n')
+  found = config.load(page, overrides=['data.directory=here'])
+  assert found.privacy.ledger == 'postgresql://host/ledger'
+  assert found.data.directory == 'here'  # A shell's words, from where it is.

@@ -7,6 +7,7 @@ right one. Nothing here imports TensorFlow.
 
 import difflib
 import math
+import os
 import pathlib
 import tomllib
 import types
@@ -17,6 +18,15 @@ from typing import Any, Literal
 import pydantic
 
 from tff_dpemb.artifacts import documents
+
+# Keys that hold a path, or may.
+_PATHS = (
+  ('data', 'directory'),
+  ('privacy', 'ledger'),
+  ('runtime', 'tls_authority'),
+  ('runtime', 'tls_certificate'),
+  ('runtime', 'tls_key'),
+)
 
 
 class ConfigError(ValueError):
@@ -243,6 +253,9 @@ def load(
 ) -> RunConfig:
   """Returns the run page at `path` with `section.key=value` overrides applied.
 
+  Relative paths in a page are relative to the page's directory, those of an
+  override to the working directory.
+
   Raises:
     ConfigError: The file is missing or is not TOML, a key is unknown (the
       message names the nearest right one), or a value breaks its rule.
@@ -257,6 +270,7 @@ def load(
   except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
     raise ConfigError(f'config {str(path)!r} must be TOML: {error}.') from error
   content.setdefault('name', path.stem)
+  _resolve_paths(content, path.parent)
   for override in overrides:
     _apply_override(content, override)
   return from_mapping(content, source=str(path))
@@ -271,6 +285,15 @@ def from_mapping(
   except pydantic.ValidationError as error:
     lines = [_explain(dict(item)) for item in error.errors()]
     raise ConfigError(f'{source}: ' + ' '.join(lines)) from error
+
+
+def _resolve_paths(content: dict[str, Any], folder: pathlib.Path) -> None:
+  """Makes paths of a page absolute."""
+  for section, key in _PATHS:
+    values = content.get(section)
+    value = values.get(key) if isinstance(values, dict) else None
+    if isinstance(value, str) and value and '://' not in value:
+      content[section][key] = os.path.abspath(folder / value)
 
 
 def _apply_override(content: dict[str, Any], override: str) -> None:

@@ -6,6 +6,7 @@ import pathlib
 
 import click
 
+from launch import environment
 from tff_dpemb.training.execution.workers import channels
 from tff_dpemb.training.execution.workers import gateway as worker_gateway
 from tff_dpemb.training.execution.workers import process as worker_process
@@ -60,6 +61,7 @@ def worker(
   Example: dpemb worker --listen 10.0.0.7:8470 --tls-authority ca.pem
   --tls-certificate worker.pem --tls-key worker.key
   """
+  environment.check_tensorflow_fits()
   tls = channels.tls_from_files(tls_authority, tls_certificate, tls_key)
   host, port = channels.split_address(listen, any_port=True)
   channels.check_is_protected(listen, tls, insecure_network=insecure_network)

@@ -118,12 +118,12 @@ class Report(documents.Document):
 
   remedy: ClassVar[str] = '`dpemb report` makes it again'
 
-  schema_name: Literal['dpemb.report/2'] = documents.schema('dpemb.report/2')
+  schema_name: Literal['dpemb.report/3'] = documents.schema('dpemb.report/3')
   training: Training
   privacy: Privacy
   verification: Verification
   retrieval: Retrieval
   export: Export
   serving: Serving
-  synthetic: Synthetic
+  synthetic: Synthetic | None  # None: there are no public images for it.
   run: dict[str, Any]  # facts: name, versions, machine, digests

@@ -66,9 +66,9 @@ class RunDirectory:
 
   @property
   def ledger_url(self) -> str:
-    """Returns the ledger's URL: one for all runs of this directory."""
+    """Returns the ledger's URL or path: one for all runs of this directory."""
     configured = self.config.privacy.ledger
-    return configured or f'sqlite:///{(self.runs / _LEDGER).absolute()}'
+    return configured or str((self.runs / _LEDGER).absolute())
 
   def config_digest(self, *sections: str) -> str:
     """Returns the digest of sections, without what changes no result."""

@@ -46,8 +46,8 @@ def _train(run: opened.OpenRun, backbone) -> dict[str, Any]:
 
     def on_progress(done: int, loss: float) -> None:
       run.paths.stop_if_requested()
-      bar.update(done - bar.n)
       bar.set_postfix(loss=f'{loss:.3f}')
+      bar.update(done - bar.n)
 
     start = time.monotonic()
     result = pretraining.pretrain(

@@ -34,11 +34,15 @@ def report(run: opened.OpenRun) -> None:
   trained = run.read_done(places.training, 'train')
   figures = run.read_done(places.evaluation, 'evaluate')
   exported = run.read_done(places.export, 'export')
-  serving = run.read_done(places.serving, 'quickstart')
-  synthetic = run.read_done(places.synthetic_stage, 'synthesize')
-  compared = storage.read_json(
-    places.restricted / run.config.synthesis.release / 'comparison.json'
-  )
+  serving = run.read_done(places.serving, 'serve-check')
+  synthetic = None
+  if places.store('public').exists():  # Else none can be made.
+    synthetic = _synthetic(
+      run.read_done(places.synthetic_stage, 'synthesize'),
+      storage.read_json(
+        places.restricted / run.config.synthesis.release / 'comparison.json'
+      ),
+    )
   with progress.stage('report'):
     document = report_schema.Report.from_json(
       {
@@ -52,7 +56,7 @@ def report(run: opened.OpenRun) -> None:
           'digest': exported['model_digest'],
         },
         'serving': _pick(serving, 'lookups', 'agreement_with_exact', 'seconds'),
-        'synthetic': _synthetic(synthetic, compared),
+        'synthetic': synthetic,
         'run': _facts(run),
       },
       name='report',

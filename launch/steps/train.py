@@ -206,13 +206,13 @@ def _shown_rounds(run: opened.OpenRun, curve: '_Curve'):
     charged_at_start = run.plan.is_charged_at_start
     rounds = run.plan.rounds if charged_at_start else report.round
     spent = run.plan.guarantee(rounds, replays=replays).epsilon
-    bar.update(report.round - bar.n)
     bar.set_postfix(
       clip=f'{report.clip_norm:.3f}',
       update=f'{report.update_norm:.3f}',
       epsilon=guarantee.epsilon_text(spent),
       recall=curve.last_text(),
     )
+    bar.update(report.round - bar.n)
 
   with progress.bar(run.config.training.rounds, 'train', 'round') as bar:
     yield show

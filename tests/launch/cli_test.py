@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import types
 
 import click
@@ -112,12 +113,25 @@ class TestExitCodes:
     # The new line ends the terminal's ^C.
     assert capsys.readouterr().err == '\ndpemb: error: interrupted.\n'
 
-  def test_a_fault_of_ours_is_a_traceback(self, run_command, capsys):
+  def test_a_fault_is_one_line_and_a_log(
+    self, run_command, capsys, monkeypatch, tmp_path
+  ):
+    monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path))
     assert run_command(lambda: _raise(KeyError('lost'))) == 1
     error = capsys.readouterr().err
-    assert 'Traceback' in error
-    assert "KeyError: 'lost'" in error
-    assert 'dpemb: error' not in error
+    log = tmp_path / 'dpemb' / 'faults.log'
+    assert error.startswith("dpemb: error: KeyError: 'lost'")
+    assert error.count('\n') == 1 and str(log) in error
+    assert 'Traceback' in log.read_text()
+
+  def test_a_fault_after_ctrl_c_is_the_interrupt(
+    self, run_command, capsys, monkeypatch
+  ):
+    """A framework may hide the interrupt behind an error of its own."""
+    monkeypatch.setattr(cli.faults, 'interrupted', threading.Event())
+    cli.faults.interrupted.set()
+    assert run_command(lambda: _raise(RuntimeError('bundle failed'))) == 130
+    assert capsys.readouterr().err == 'dpemb: error: interrupted.\n'
 
   def test_cause_of_a_framework_error_is_found(self, run_command, capsys):
     def body():
@@ -176,6 +190,67 @@ class TestExitCodes:
     assert process.wait(timeout=60) == 1
     assert process.stderr.read() == ''
     process.stderr.close()
+
+  @pytest.mark.parametrize('closed', ['>&-', '2>&-', '>&- 2>&- <&-'])
+  def test_closed_streams_change_nothing(self, tmp_path, closed):
+    """No file may get the number of a closed stream: chatter would go there."""
+    code = (
+      'import os, sys, types, click; from launch import cli\n'
+      'def example():\n'
+      "  number = os.open('kept', os.O_WRONLY | os.O_CREAT)\n"
+      "  print('said'); print('warned', file=sys.stderr)\n"
+      "  os.system('echo child; echo child >&2')\n"
+      '  os.write(number, str(number > 2).encode())\n'
+      "module = types.ModuleType('launch_example')\n"
+      "module.example = click.command('example')(example)\n"
+      "sys.modules['launch_example'] = module\n"
+      "cli.COMMANDS['example'] = ('launch_example:example', '')\n"
+      "cli.main(['example'])\n"
+    )
+    process = subprocess.run(
+      f'exec {sys.executable} -c "$CODE" {closed}',
+      shell=True,
+      cwd=tmp_path,
+      env={**os.environ, 'CODE': code, 'PYTHONPATH': str(_ROOT)},
+      capture_output=True,
+      text=True,
+      timeout=60,
+    )
+    assert (tmp_path / 'kept').read_text() == 'True'
+    assert process.returncode == 0
+    assert 'Traceback' not in process.stdout + process.stderr
+
+  def test_ctrl_c_in_native_code_that_hides_it_is_130(self):
+    code = """
+import signal, sys, types, click
+from launch import cli
+@click.command()
+def example():
+  try:
+    print('ready', flush=True)
+    signal.pause()
+  except KeyboardInterrupt:
+    raise RuntimeError('while running stage 3') from None
+module = types.ModuleType('launch_example')
+module.example = example
+sys.modules['launch_example'] = module
+cli.COMMANDS['example'] = ('launch_example:example', '')
+cli.main(['example'])
+"""
+    with subprocess.Popen(
+      [sys.executable, '-c', code],
+      cwd=_ROOT,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    ) as process:
+      assert process.stdout.readline() == 'ready\n'
+      process.send_signal(signal.SIGINT)
+      _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (
+      130,
+      'dpemb: error: interrupted.\n',
+    )
 
   def test_sigterm_runs_clean_up(self, tmp_path):
     code = """

@@ -36,7 +36,7 @@ def run(options: Options) -> Iterator[beam.Pipeline]:
   """Yields a pipeline that runs, to its end, when the block ends."""
   beam_log = logging.getLogger('apache_beam')
   level = beam_log.level
-  beam_log.setLevel(logging.ERROR)
+  beam_log.setLevel(logging.CRITICAL)  # It raises, too, what it logs as error.
   try:
     with beam.Pipeline(options=pipeline_options(options)) as pipeline:
       yield pipeline

@@ -169,3 +169,35 @@ def test_certificate_errors_are_one_line(run, tmp_path):
   result = run('certificate', 'show', tmp_path / 'none.json')
   assert result.exit_code == 2
   assert len(result.errors.splitlines()) == 1
+
+
+def test_an_artefact_is_found_by_a_relative_path(
+  run, url, tmp_path, monkeypatch
+):
+  """What must not lead away is the artefact's name, not the way to it."""
+  release = tmp_path / 'runs' / 'some' / 'synthetic'
+  release.mkdir(parents=True)
+  (release / 'embeddings.parquet').write_bytes(b'of an artefact')
+  digest = storage.sha256_of(release / 'embeddings.parquet')
+  with ledger_lib.Ledger.open(url) as book:
+    content = build.for_synthesis(
+      charged=facts.Charged(book, 'glyphs', 'quick', 'quick/synthetic'),
+      context=facts.Context(simulation=False),
+      provenance=facts.Provenance(artifacts={'embeddings.parquet': digest}),
+      population_size=5000,
+      delta=1e-5,
+      queries=[],
+    )
+  content.write(release / 'certificate.json')
+  (tmp_path / 'elsewhere').mkdir()
+  monkeypatch.chdir(tmp_path / 'elsewhere')
+  way = '../runs/some/synthetic'
+  assert run('certificate', 'keygen', 'key').exit_code == 0
+  sign = run('certificate', 'sign', way, '--key', 'key')
+  assert sign.exit_code == 0, sign.errors
+  verify = ('certificate', 'verify', way, '--public-key', 'key.pub')
+  assert run(*verify).exit_code == 0
+  (release / 'embeddings.parquet').write_bytes(b'of another')
+  result = run(*verify)
+  assert result.exit_code == 5
+  assert 'embeddings.parquet' in result.errors

@@ -9,7 +9,7 @@ from launch.pages import report_schema
 from tff_dpemb.artifacts import documents
 
 _REPORT = {
-  'schema': 'dpemb.report/2',
+  'schema': 'dpemb.report/3',
   'training': {
     'rounds': 30,
     'replayed_rounds': 1,
@@ -111,8 +111,8 @@ def test_is_what_json_and_a_file_give_back(tmp_path):
 @pytest.mark.parametrize(
   ('path', 'value', 'match'),
   [
-    ('schema', 1, "must have schema 'dpemb.report/2', got 1; `dpemb report`"),
-    ('schema', None, "schema 'dpemb.report/2', got None"),
+    ('schema', 1, "must have schema 'dpemb.report/3', got 1; `dpemb report`"),
+    ('schema', None, "schema 'dpemb.report/3', got None"),
     ('training.rounds', None, 'report.training.rounds must be there'),
     ('training.rounds', -1, 'training.rounds must be >= 0, got -1'),
     ('training.rounds', 2.5, 'training.rounds must be a whole number, got 2.5'),

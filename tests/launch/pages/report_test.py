@@ -9,7 +9,7 @@ from launch.pages import report
 from launch.pages import report_schema
 
 _REPORT = {
-  'schema': 'dpemb.report/2',
+  'schema': 'dpemb.report/3',
   'training': {
     'rounds': 30,
     'replayed_rounds': 1,

@@ -52,3 +52,10 @@ def test_a_budget_or_an_extrapolation_changes_no_digest(tmp_path):
   assert _run(tmp_path, **free).config_digest('privacy') == plain
   other = _run(tmp_path, noise_multiplier=3.0)
   assert other.config_digest('privacy') != plain
+
+
+def test_the_ledger_is_a_path_in_the_directory_of_runs(tmp_path):
+  page = config.from_mapping({'name': 'some'})
+  runs = tmp_path / 'who? #1 at 50%'
+  paths = directory.RunDirectory(page, runs=runs)
+  assert paths.ledger_url == str(runs / 'ledger.sqlite')

@@ -133,3 +133,43 @@ def test_a_run_that_ends_leaves_the_handlers_as_they_were(tmp_path):
     assert not run.paths.stop_requested.is_set()
   assert signal.getsignal(signal.SIGTERM) == before
   assert signal.set_wakeup_fd(-1) == -1
+
+
+# Beam makes an error of its own of whatever is raised in its steps.
+_IN_A_STEP_OF_BEAM = """
+import sys, time, types, click
+from launch import cli
+
+def embed(item):
+  print('ready', flush=True)
+  time.sleep(60)
+
+def example():
+  import apache_beam as beam
+  from tff_dpemb.pipelines import runner
+  with runner.run(None) as pipeline:
+    _ = pipeline | beam.Create([1]) | beam.Map(embed)
+
+module = types.ModuleType('launch_example')
+module.example = click.command('example')(example)
+sys.modules['launch_example'] = module
+cli.COMMANDS['example'] = ('launch_example:example', '')
+cli.main(['example'])
+"""
+
+
+def test_ctrl_c_in_a_pipeline_is_130_and_one_line():
+  with subprocess.Popen(
+    [sys.executable, '-c', _IN_A_STEP_OF_BEAM],
+    cwd=_ROOT,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  ) as process:
+    try:
+      assert process.stdout.readline() == 'ready\n'
+      process.send_signal(signal.SIGINT)
+      _, err = process.communicate(timeout=60)
+    finally:
+      process.kill()
+  assert (process.returncode, err) == (130, 'dpemb: error: interrupted.\n')

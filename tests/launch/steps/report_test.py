@@ -1,5 +1,7 @@
 """The report is what the other steps left on disk and in the ledger."""
 
+import shutil
+
 import pytest
 
 from launch.pages import report_schema
@@ -91,6 +93,18 @@ def test_a_draw_more_costs_more(finished):
 
 def test_the_step_that_is_missing_is_named(finished):
   (finished.paths.serving / 'stage.json').unlink()
-  with pytest.raises(stamps.StageError, match='finished `dpemb quickstart`'):
+  with pytest.raises(stamps.StageError, match='finished `dpemb serve-check`'):
     report.report(finished)
   assert not finished.paths.report_json.exists()
+
+
+def test_without_public_images_the_report_has_no_synthetic_set(
+  finished, capsys
+):
+  shutil.rmtree(finished.paths.store('public'))
+  (finished.paths.synthetic_stage / 'stage.json').unlink()
+  report.report(finished)
+  found = report_schema.Report.read(finished.paths.report_json)
+  assert found.synthetic is None
+  assert 'Synthetic' not in finished.paths.report_html.read_text()
+  assert 'synthetic' not in capsys.readouterr().out

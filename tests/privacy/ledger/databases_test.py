@@ -211,3 +211,17 @@ def test_text_that_the_database_cannot_hold_is_refused(url):
     with pytest.raises(errors.LedgerError, match='refused.*Nothing was'):
       book.charge(population='p\0', release='m', run='r', event=_EVENT)
     assert book.entries() == []
+
+
+@pytest.mark.parametrize('name', ['a?b#c', '50% mine', 'x%3Fy', 'q?mirror=m'])
+def test_a_path_is_a_path_whatever_a_url_would_make_of_it(tmp_path, name):
+  path = tmp_path / name / 'ledger.sqlite'
+  with ledger_lib.Ledger.open(str(path)) as book:
+    _charge(book, 0)
+  assert [item.name for item in tmp_path.iterdir()] == [name]
+  assert {item.name for item in path.parent.iterdir()} >= {
+    'ledger.sqlite',
+    'ledger.sqlite.head',
+  }
+  with ledger_lib.Ledger.open(path, create=False) as book:
+    assert len(book.entries()) == 1

@@ -11,6 +11,7 @@ whether anything was charged.
 """
 
 import contextlib
+import os
 import pathlib
 import sqlite3
 import time
@@ -58,7 +59,7 @@ class Sqlite:
   def __init__(self, url: sa.URL, path: pathlib.Path):
     self.path = path
     self.is_new = not path.exists()
-    self.name = url.render_as_string(hide_password=True)
+    self.name = str(path)
     self.engine = sa.create_engine(url, connect_args={'timeout': _BUSY_SECONDS})
     sa.event.listen(self.engine, 'connect', _on_sqlite_connect)
     sa.event.listen(self.engine, 'begin', _on_sqlite_begin)
@@ -182,6 +183,20 @@ class Postgres:
 
 
 Database = Sqlite | Postgres
+
+
+def url_of(text: str) -> sa.URL:
+  """Returns the URL of a ledger, given it or the path of a SQLite file.
+
+  A path is never parsed as a part of a URL, where '?', '#' and '%' have another
+  meaning: the ledger would lie beside the file that was named.
+
+  Raises:
+    ArgumentError, ValueError: It is no URL.
+  """
+  if '://' in text:
+    return sa.make_url(text)
+  return sa.URL.create('sqlite', database=os.path.abspath(text))
 
 
 @contextlib.contextmanager

@@ -200,10 +200,8 @@ def open_store(
       false, or the database refused.
   """
   text = os.fspath(url)
-  if '://' not in text:
-    text = f'sqlite:///{os.path.abspath(text)}'
   try:
-    parsed = sa.make_url(text)
+    parsed = databases.url_of(text)
   except (sa.exc.ArgumentError, ValueError) as error:
     raise errors.LedgerError(
       'ledger must be a file path or a SQLAlchemy URL, got'
