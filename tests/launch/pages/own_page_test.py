@@ -10,7 +10,7 @@ from launch.pages import own_page
 from launch.run import directory
 from launch.run import opened
 from tff_dpemb import config
-from tff_dpemb.privacy.planning import plan as plan_lib
+from tff_dpemb.privacy.planning import settings as settings_lib
 
 
 def _survey(**changes):
@@ -82,7 +82,7 @@ def test_many_users_get_a_budget_that_the_noise_keeps():
   assert not found.simulation
   private = 200_000 - found.validation - found.test
   page = found.page()
-  plan = plan_lib.plan_from_config(
+  plan = settings_lib.plan_from_config(
     page.privacy, population=private, rounds=found.rounds
   )
   epsilon = plan.guarantee(found.rounds).epsilon
