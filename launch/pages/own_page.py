@@ -10,7 +10,6 @@ import pathlib
 import re
 import shlex
 import statistics
-from collections.abc import Iterator
 
 import PIL.Image
 
@@ -18,16 +17,16 @@ from launch.pages import jinja
 from tff_dpemb import config
 from tff_dpemb import images as image_codec
 from tff_dpemb.artifacts import storage
+from tff_dpemb.data import data_sets
+from tff_dpemb.data.sources import folder_reading
 from tff_dpemb.privacy import guarantee
 
 PAGE = 'page.toml'
 DATA = 'data'  # the data set beside the page
 
 _SAMPLE = 256  # pictures whose headers are read
-_SYSTEM_FOLDERS = ('__MACOSX', '@eaDir', '$RECYCLE.BIN', 'lost+found')
 _GREY_MODES = ('1', 'L', 'LA', 'I', 'I;16')
 _FEWEST_IDENTITIES = 10
-_MOST_VALIDATION, _MOST_TEST = 200, 600  # more narrow no interval
 _MOST_A_ROUND = 256  # users, of a small population
 _USERS_TOGETHER = 16  # users of a virtual client: its head tells them apart
 # Below it no noise that hides a user leaves something to learn.
@@ -102,6 +101,7 @@ def survey(folder: pathlib.Path) -> Survey:
 
   Raises:
     OwnImagesError: It is none, or holds too few identities to split.
+    DataError: It holds no folder of an identity.
   """
   if not folder.is_dir():
     raise OwnImagesError(
@@ -110,8 +110,10 @@ def survey(folder: pathlib.Path) -> Survey:
     )
   counts: list[int] = []
   files: list[pathlib.Path] = []
-  for identity in _folders(folder):
-    found = list(_pictures(identity))
+  # As the import will read them.
+  identities, _, _ = folder_reading.find_identities(folder, flag='--images')
+  for identity in identities:
+    found = folder_reading.image_files(identity.folder)
     if found:
       counts.append(len(found))
       files.append(found[len(files) % len(found)])
@@ -147,8 +149,7 @@ def propose(found: Survey, *, name: str, pretrains: bool) -> Proposal:
     name: Of the run and of the population: any text.
     pretrains: Whether there are public images.
   """
-  validation = max(1, min(_MOST_VALIDATION, found.identities // 10))
-  test = max(1, min(_MOST_TEST, found.identities // 5))
+  validation, test = data_sets.propose_held_out(found.identities)
   private = found.identities - validation - test
   hides = private >= _HIDING_POPULATION
   a_round = private // 20 if hides else min(_MOST_A_ROUND, private // 4)
@@ -260,20 +261,6 @@ def slug(text: str) -> str:
   """Returns a text as a name of a run: letters, digits, '.', '_' and '-'."""
   name = re.sub(r'[^A-Za-z0-9._-]+', '-', text).strip('-._')[:64]
   return name or 'own-images'
-
-
-def _folders(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  for path in sorted(folder.iterdir()):
-    hidden = path.name.startswith('.') or path.name in _SYSTEM_FOLDERS
-    if path.is_dir() and not hidden:
-      yield path
-
-
-def _pictures(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  for path in sorted(folder.iterdir()):
-    format_ = PIL.Image.registered_extensions().get(path.suffix.lower())
-    if format_ in image_codec.FORMATS and not path.name.startswith('.'):
-      yield path
 
 
 def _header(file: pathlib.Path) -> tuple[int, int, bool] | None:

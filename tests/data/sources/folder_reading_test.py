@@ -157,3 +157,11 @@ def test_describe():
   assert folder_reading.describe(kinds) == '.b 3, hidden 3, .a 1'
   many = folder_reading.Ignored({f'.{i:02d}': 1 for i in range(20)})
   assert folder_reading.describe(many).endswith('.11 1, others 8')
+
+
+def test_image_files_are_those_that_a_reader_reads(tmp_path):
+  for name in ('b.png', 'a.JPG', '._a.JPG', '.c.png', 'notes.txt', 'Thumbs.db'):
+    (tmp_path / name).write_bytes(b'')
+  (tmp_path / 'd.png').mkdir()
+  found = folder_reading.image_files(tmp_path)
+  assert [path.name for path in found] == ['a.JPG', 'b.png']

@@ -1,4 +1,3 @@
-import copy
 import html.parser
 import re
 
@@ -7,73 +6,7 @@ import pytest
 
 from launch.pages import report
 from launch.pages import report_schema
-
-_REPORT = {
-  'schema': 'dpemb.report/3',
-  'training': {
-    'rounds': 30,
-    'replayed_rounds': 1,
-    'population': 2300,
-    'users_per_round': 256,
-    'virtual_clients': 8,
-    'seconds': 141.3,
-    'examples_per_second': 4312.7,
-  },
-  'privacy': {
-    'epsilon': 41234.2,
-    'delta': 2e-4,
-    'adjacency': 'add_or_remove_one',
-    'accountant': 'PLD',
-    'draws': 31,
-    'simulation': True,
-    'population_epsilon_all_releases': None,
-    'epsilon_naive': 412.3,
-    'epsilon_unamplified': None,
-    'extrapolated': [
-      {
-        'population': 10**6,
-        'users_per_round': 111304,
-        'virtual_clients': 3478,
-        'noise_multiplier': 8.7,
-        'epsilon': 3.02,
-        'delta': 2.5e-7,
-        'reached': True,
-        'extrapolated': True,
-      }
-    ],
-  },
-  'verification': {
-    'held_out_identities': 600,
-    'pairs': 25916400,
-    'recall_at_far': {'0.1': 0.951, '0.001': 0.512},
-    'pretraining_only': {'0.001': 0.13, '0.1': 0.62},
-    'pixels': {'0.001': 0.02, '0.1': 0.31},
-    'intervals': {'0.001': [0.49, 0.53]},
-  },
-  'retrieval': {
-    'recall_at_1': 0.78,
-    'interval': {'value': 0.78, 'low': 0.75, 'high': 0.81},
-    'mean_average_precision': 0.6,
-  },
-  'export': {
-    'saved_model': 'export/1/saved_model',
-    'tflite': 'export/1/model.tflite',
-    'min_cosine': 0.99999,
-    'digest': 'a' * 64,
-  },
-  'serving': {'lookups': 200, 'agreement_with_exact': 1.0, 'seconds': 0.4},
-  'synthetic': {
-    'examples': 5000,
-    'epsilon': 8.0,
-    'delta': 1e-4,
-    'classes': 10,
-    'accuracy': 0.61,
-    'accuracy_on_real': 0.74,
-    'chance': 0.1,
-    'share_of_real': 0.797,
-  },
-  'run': {'name': 'demo <run>', 'versions': {'numpy': '1.26.4'}},
-}
+from tests.launch.pages import cases
 
 
 def _read(content):
@@ -81,16 +14,7 @@ def _read(content):
 
 
 def _changed(path, value):
-  changed = copy.deepcopy(_REPORT)
-  *parents, last = path.split('.')
-  part = changed
-  for parent in parents:
-    part = part[parent]
-  if value is None:
-    del part[last]
-  else:
-    part[last] = value
-  return _read(changed)
+  return _read(cases.changed_report(path, value))
 
 
 @pytest.fixture
@@ -159,7 +83,7 @@ class _Page(html.parser.HTMLParser):
 
 class TestRender:
   def test_page_is_whole_and_opens_without_a_network(self, pictures):
-    text = report.to_html(_read(_REPORT), pictures=pictures)
+    text = report.to_html(_read(cases.REPORT), pictures=pictures)
     page = _Page(text)
     assert page.open == []
     assert 'http://' not in text and 'https://' not in text
@@ -169,14 +93,14 @@ class TestRender:
         assert value.startswith('data:image/png;base64,')
 
   def test_every_picture_has_a_text(self, pictures):
-    text = report.to_html(_read(_REPORT), pictures=pictures)
+    text = report.to_html(_read(cases.REPORT), pictures=pictures)
     page = _Page(text)
     assert len(page.images) == 2 + 3
     assert all(image['alt'].strip() for image in page.images)
     assert len(re.findall(r'<svg[^>]* role="img" aria-label="[^"]+', text)) == 2
 
   def test_outline(self, pictures):
-    page = _Page(report.to_html(_read(_REPORT), pictures=pictures))
+    page = _Page(report.to_html(_read(cases.REPORT), pictures=pictures))
     assert page.headings[0] == 'h1'
     assert set(page.headings[1:]) == {'h2'}
 
@@ -204,7 +128,8 @@ class TestRender:
   )
   def test_figures_are_on_the_page(self, pictures, words):
     assert (
-      words in _Page(report.to_html(_read(_REPORT), pictures=pictures)).text
+      words
+      in _Page(report.to_html(_read(cases.REPORT), pictures=pictures)).text
     )
 
   def test_strong_guarantee_has_no_warning(self, pictures):
@@ -214,7 +139,7 @@ class TestRender:
 
   def test_without_pictures(self):
     page = _Page(
-      report.to_html(_read(_REPORT), pictures=report.ReportPictures())
+      report.to_html(_read(cases.REPORT), pictures=report.ReportPictures())
     )
     assert page.images == []
     assert 'The data' not in page.text
@@ -222,7 +147,7 @@ class TestRender:
 
 
 def test_the_summary_has_the_main_figures():
-  lines = report.to_text(_read(_REPORT)).splitlines()
+  lines = report.to_text(_read(cases.REPORT)).splitlines()
   assert lines[:4] == [
     '',
     'demo <run>: held-out identities',

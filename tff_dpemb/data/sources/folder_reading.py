@@ -134,6 +134,15 @@ def find_identities(
   return identities, bad, ignored
 
 
+def image_files(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Returns what a `Reader` takes for images in a folder, by name, unread."""
+  return [
+    path
+    for path in _entries(folder)
+    if not path.is_dir() and _ignored_kind(path) is None
+  ]
+
+
 class Reader:
   """Reads the images of one identity; looks at every one of them."""
 
@@ -155,9 +164,7 @@ class Reader:
     pixels: list[np.ndarray] = []
     contents: list[bytes] = []
     try:
-      entries = sorted(
-        identity.folder.iterdir(), key=lambda path: names.normal(path.name)
-      )
+      entries = _entries(identity.folder)
     except OSError as error:
       bad.append(_bad_file(identity.folder.name, _reason_of(error)))
       entries = []
@@ -204,6 +211,10 @@ def describe(ignored: Ignored) -> str:
   parts = [f'{kind} {count}' for kind, count in ordered[:_MOST_KINDS]]
   rest = sum(count for _, count in ordered[_MOST_KINDS:])
   return ', '.join([*parts, *([f'others {rest}'] if rest else [])])
+
+
+def _entries(folder: pathlib.Path) -> list[pathlib.Path]:
+  return sorted(folder.iterdir(), key=lambda path: names.normal(path.name))
 
 
 class _BadFile(Exception):
